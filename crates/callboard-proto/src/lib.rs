@@ -1,0 +1,30 @@
+//! The Model Context Protocol as a client speaks it, without I/O.
+//!
+//! Nothing here waits, reads a clock, opens a socket or knows an address. Bytes and instants go in, effects
+//! come out; the crates above carry them out.
+//!
+//! ```text
+//! bytes ──lines, sse──► frame ──► protocol ──effects──► wire::Outgoing ──► bytes
+//!                                   │
+//!                 negotiate, dialect, envelope, revision decide
+//! ```
+//!
+//! Start reading at [`Protocol`], the machine of one connection.
+
+pub mod dialect;
+pub mod envelope;
+pub mod frame;
+pub mod headers;
+pub mod lines;
+pub mod message;
+pub mod method;
+pub mod negotiate;
+pub mod protocol;
+pub mod revision;
+pub mod sse;
+pub mod wire;
+
+pub use frame::{ErrorObject, Frame, Junk, RequestId, ResultType};
+pub use method::Method;
+pub use protocol::Protocol;
+pub use revision::{Era, Revision};

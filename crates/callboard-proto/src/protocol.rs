@@ -1,0 +1,3 @@
+//! placeholder
+/// p
+pub struct Protocol;

@@ -1,0 +1,243 @@
+//! What passes between [`Protocol`](crate::Protocol) and a transport: commands down, events up.
+//!
+//! These are plain data, so that the core can make and read them without knowing a socket. The queues they
+//! travel in belong to `callboard-transport`.
+
+use crate::frame::Frame;
+use crate::method::Method;
+use crate::revision::Era;
+use bytes::Bytes;
+use std::fmt;
+use std::time::Duration;
+
+/// Our own JSON-RPC request id, which is also the key of its exchange in a transport.
+///
+/// Never used twice by one client, over all generations of a connection.
+pub type Key = u64;
+
+/// A message ready to be sent: its bytes are `prefix`, `params`, `suffix`, in this order.
+///
+/// The parts are not joined, so that large params are never copied; what is written after them (a newline
+/// over stdio) is the transport's. The bytes hold no newline.
+#[derive(Clone, Debug)]
+pub struct Outgoing {
+    /// From `{"jsonrpc"` to where the caller's params begin, `_meta` included.
+    pub prefix: Bytes,
+    /// What the caller serialised, a slice of it, or nothing.
+    pub params: Bytes,
+    /// What closes the message.
+    pub suffix: &'static str,
+}
+
+impl Outgoing {
+    /// The length of the whole message, in bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.prefix.len() + self.params.len() + self.suffix.len()
+    }
+
+    /// Whether there is nothing to send; never true for a message made here.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Appends the message to `buffer`.
+    pub fn write_to(&self, buffer: &mut Vec<u8>) {
+        buffer.reserve(self.len() + 1);
+        buffer.extend_from_slice(&self.prefix);
+        buffer.extend_from_slice(&self.params);
+        buffer.extend_from_slice(self.suffix.as_bytes());
+    }
+
+    /// The message in one piece.
+    #[must_use]
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut buffer = Vec::new();
+        self.write_to(&mut buffer);
+        buffer
+    }
+}
+
+/// What a transport may need to know of a message beside its bytes; over stdio nothing of it is used.
+#[derive(Clone, Debug)]
+pub struct SendMeta {
+    /// The method, for `Mcp-Method` and for logs; `None` for an answer to a request of the server.
+    pub method: Option<Method>,
+    /// The name or URI that `Mcp-Name` carries, unencoded; only set in the modern era (HDR-02).
+    pub name: Option<String>,
+    /// The era the message is written in; decides which headers it gets.
+    pub era: Era,
+    /// The value of `MCP-Protocol-Version`, where the message carries one (HTTP-05, LHT-01).
+    pub version_header: Option<&'static str>,
+}
+
+/// What the core asks of a transport.
+#[derive(Clone, Debug)]
+pub enum Command {
+    /// Sends a message. `key` is the id of a request; `None` for a notification or an answer.
+    Send {
+        /// The request's id; its exchange is known under it until it has `Ended`.
+        key: Option<Key>,
+        /// The message.
+        message: Outgoing,
+        /// What headers need.
+        meta: SendMeta,
+    },
+    /// Gives up an exchange: a message not yet begun is taken out of the queue, an HTTP body is dropped.
+    Abort {
+        /// The request's id.
+        key: Key,
+    },
+    /// Ends the connection in order: what is queued is still written, then the sending side closes.
+    Close,
+}
+
+/// Where a frame came in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// On the connection itself: stdio, memory, a standing stream.
+    Standing,
+    /// In answer to the request of this key (HTTP: its response body).
+    Exchange(Key),
+}
+
+/// What a transport tells the core.
+#[derive(Debug)]
+pub enum Event {
+    /// The transport is up and takes commands. Always the first event.
+    Up,
+    /// One message came in.
+    Frame {
+        /// Where it came in.
+        origin: Origin,
+        /// The message, its envelope parsed.
+        frame: Frame,
+    },
+    /// Something came in that is no message; it costs only itself.
+    Junk {
+        /// Where it came in.
+        origin: Origin,
+        /// Why it is none; holds nothing of the payload.
+        reason: crate::frame::Junk,
+    },
+    /// A message was larger than the transport's limit and has been skipped.
+    TooLarge {
+        /// The request it answers, where that could be found in its first bytes.
+        key: Option<Key>,
+        /// The limit, in bytes.
+        limit: usize,
+    },
+    /// An exchange is over; nothing more comes for its key.
+    Ended {
+        /// The request's id.
+        key: Key,
+        /// How it ended.
+        how: Ended,
+    },
+    /// The transport is gone; nothing comes after this.
+    Down(Down),
+}
+
+/// How an exchange ended.
+#[derive(Debug)]
+pub enum Ended {
+    /// In order: over HTTP the whole body came.
+    Clean,
+    /// `Abort` found it unsent and took it out: the server has never seen it.
+    Removed,
+    /// `Abort` came too late over a connection that cannot take a message back: it is (partly) written.
+    AlreadySent,
+    /// Broken off before its end; the text says how, without addresses or secrets.
+    Lost(String),
+    /// It never reached the server: no connection, TLS or proxy step refused; the text says how.
+    Unreachable(String),
+    /// The server answered with a status that is no success.
+    Refused(Refusal),
+    /// The server answered with success and something that is no JSON-RPC.
+    Unusable(String),
+}
+
+/// An HTTP answer that is no success.
+#[derive(Clone, Debug)]
+pub struct Refusal {
+    /// The status code.
+    pub status: u16,
+    /// `WWW-Authenticate`, every line of it.
+    pub challenges: Vec<String>,
+    /// `Retry-After`, where it gives seconds.
+    pub retry_after: Option<Duration>,
+    /// The body, at most its first 64 KiB.
+    pub body: Bytes,
+}
+
+/// Why a transport is gone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Down {
+    /// We closed it.
+    Closed,
+    /// The program could not be started.
+    Start(StartFailure),
+    /// The child process ended, or closed its output.
+    Exited {
+        /// Exit code or signal in words, `exit status 1`; `None` where it is not known.
+        status: Option<String>,
+        /// The last lines of its stderr, at most 2 KiB.
+        stderr: String,
+    },
+    /// A message of the server was far larger than the limit (in bytes).
+    TooLarge(usize),
+    /// The server stopped reading what we send.
+    NotReading,
+    /// Reading or writing failed; the text says how.
+    Io(String),
+    /// A transport task ended without a word: panic or abort.
+    Vanished,
+}
+
+/// Why a program could not be started; a fault of the configuration, which no retry mends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StartFailure {
+    /// No such program, neither as a path nor on `PATH`.
+    NoSuchProgram(String),
+    /// The working directory does not exist or is none.
+    NoSuchDirectory(String),
+    /// The program or the directory may not be used.
+    NotPermitted(String),
+    /// Anything else that the system said.
+    Other(String),
+}
+
+impl fmt::Display for Down {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Closed => f.write_str("closed by this client"),
+            Self::Start(failure) => failure.fmt(f),
+            Self::Exited { status, stderr } => {
+                match status {
+                    Some(status) => write!(f, "the server ended with {status}")?,
+                    None => f.write_str("the server closed its output")?,
+                }
+                let last = stderr.trim_end();
+                if last.is_empty() { Ok(()) } else { write!(f, "; its last stderr: {last}") }
+            }
+            Self::TooLarge(limit) => write!(f, "a message of the server exceeded 4 times the limit of {limit} bytes"),
+            Self::NotReading => f.write_str("the server does not read what is sent to it"),
+            Self::Io(text) => f.write_str(text),
+            Self::Vanished => f.write_str("a transport task ended without a reason"),
+        }
+    }
+}
+
+impl fmt::Display for StartFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoSuchProgram(name) => write!(f, "no program `{name}`; check `command` and PATH"),
+            Self::NoSuchDirectory(path) => write!(f, "no working directory `{path}`; check `cwd`"),
+            Self::NotPermitted(name) => write!(f, "`{name}` may not be run; check its permissions"),
+            Self::Other(text) => write!(f, "the program could not be started: {text}"),
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! The transports of an MCP client, and the seam between them and the connection that owns them.
+//!
+//! ```text
+//!              Post (Command + WireMark), bounded
+//! connection ────────────────────────────────────► transport tasks ──► server
+//!            ◄────────────────────────────────────
+//!              Batch of Event, at most 32, with credit
+//! ```
+//! A transport is opened by a function that never fails and never waits: [`stdio::open`], [`http::open`],
+//! [`memory::open`]. What goes wrong comes back as an [`Event::Down`](callboard_proto::wire::Event::Down), once,
+//! whatever ends the tasks. All tasks run on the current `LocalSet` and end with the [`Link`].
+//!
+//! Start reading at [`Link`] and [`Events`].
+
+pub mod http;
+pub mod memory;
+pub mod stdio;
+
+use callboard_proto::wire::{Command, Down, Event};
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio_util::task::AbortOnDropHandle;
+
+/// The most events in one [`Batch`].
+pub const BATCH: usize = 32;
+
+/// How many batches may be on their way to the connection before a transport waits with reading.
+const CREDIT: usize = 4;
+
+/// Told when the first byte of a message is handed to the operating system.
+///
+/// From then on the server may have seen it. Called at most once, from a transport task; must not block.
+pub trait WireMark: Send + Sync {
+    /// The message may have reached the server.
+    fn mark_written(&self);
+}
+
+/// A command on its way to a transport, with the mark of the request it sends.
+pub struct Post {
+    /// What is asked.
+    pub command: Command,
+    /// Told when a `Send` is written; `None` for messages nobody asks about.
+    pub mark: Option<Arc<dyn WireMark>>,
+}
+
+impl std::fmt::Debug for Post {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Post").field("command", &self.command).finish_non_exhaustive()
+    }
+}
+
+/// Events of one wake-up of a transport. Dropping it gives the transport its credit back.
+#[derive(Debug)]
+pub struct Batch {
+    /// At most [`BATCH`] events, in order.
+    pub events: Vec<Event>,
+    _credit: Option<OwnedSemaphorePermit>,
+}
+
+/// Where a transport's events go; cheap to clone within the thread.
+#[derive(Clone)]
+pub struct Events {
+    deliver: Rc<dyn Fn(Batch)>,
+    credit: Arc<Semaphore>,
+    down: Rc<Cell<bool>>,
+}
+
+impl std::fmt::Debug for Events {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Events").field("down", &self.down.get()).finish_non_exhaustive()
+    }
+}
+
+impl Events {
+    /// Events go to `deliver`, which must not block and must drop the batch once it is handled.
+    pub fn new(deliver: impl Fn(Batch) + 'static) -> Self {
+        Self {
+            deliver: Rc::new(deliver),
+            credit: Arc::new(Semaphore::new(CREDIT)),
+            down: Rc::new(Cell::new(false)),
+        }
+    }
+
+    /// Delivers `events` once there is credit. Nothing is delivered after [`Events::down`].
+    ///
+    /// Cancel safe: dropped while it waits, nothing has been delivered.
+    pub async fn send(&self, events: Vec<Event>) {
+        debug_assert!(events.len() <= BATCH);
+        // The semaphore is never closed; without a permit the batch would only go out uncounted.
+        let credit = self.credit.clone().acquire_owned().await.ok();
+        if !self.down.get() {
+            (self.deliver)(Batch { events, _credit: credit });
+        }
+    }
+
+    /// Delivers the last event, without waiting for credit. The first reason stands, later ones are dropped.
+    pub fn down(&self, reason: Down) {
+        if !self.down.replace(true) {
+            (self.deliver)(Batch { events: vec![Event::Down(reason)], _credit: None });
+        }
+    }
+
+    /// Whether the last event has been delivered.
+    #[must_use]
+    pub fn is_down(&self) -> bool {
+        self.down.get()
+    }
+
+    /// A guard for a task: however the task ends, the connection hears of it.
+    #[must_use]
+    pub fn lifeline(&self) -> Lifeline {
+        Lifeline(self.clone())
+    }
+}
+
+/// Says `Down(Vanished)` when it is dropped, unless another reason has been given.
+#[derive(Debug)]
+pub struct Lifeline(Events);
+
+impl Drop for Lifeline {
+    fn drop(&mut self) {
+        self.0.down(Down::Vanished);
+    }
+}
+
+/// The connection's end of an open transport. Dropping it ends all tasks, HTTP bodies and, through the
+/// reaper, the child process.
+#[derive(Debug)]
+pub struct Link {
+    posts: mpsc::Sender<Post>,
+    _tasks: Vec<AbortOnDropHandle<()>>,
+    _child: Option<stdio::ChildHandle>,
+}
+
+/// The transport's queue is full, or the transport is gone: the command was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotTaken {
+    /// More commands are waiting than the transport's bound.
+    Full,
+    /// The transport is gone; its `Down` is on its way.
+    Gone,
+}
+
+impl Link {
+    /// A link over `posts` that keeps `tasks` alive.
+    #[must_use]
+    pub fn new(posts: mpsc::Sender<Post>, tasks: Vec<AbortOnDropHandle<()>>) -> Self {
+        Self { posts, _tasks: tasks, _child: None }
+    }
+
+    /// The same, with a child process that ends with it.
+    #[must_use]
+    pub fn with_child(mut self, child: stdio::ChildHandle) -> Self {
+        self._child = Some(child);
+        self
+    }
+
+    /// Hands a command to the transport; never waits.
+    ///
+    /// # Errors
+    ///
+    /// [`NotTaken`], with the command dropped.
+    pub fn post(&self, post: Post) -> Result<(), NotTaken> {
+        self.posts.try_send(post).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => NotTaken::Full,
+            mpsc::error::TrySendError::Closed(_) => NotTaken::Gone,
+        })
+    }
+}
