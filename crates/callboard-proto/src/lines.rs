@@ -1,1 +1,349 @@
-//! placeholder
+//! The lines of a byte stream, one message each, sliced out of what was read without copying.
+//!
+//! The reader fills [`Lines::buffer`] and takes lines until there are none; at the end of the stream
+//! [`Lines::finish`] gives what is left. The same framing serves every byte stream: stdio, UNIX sockets, TCP.
+//!
+//! A line longer than the limit is skipped as it comes in: its first 4 KiB are kept for the id, the rest is
+//! dropped, so that memory stays near the limit whatever a server sends (FR-013).
+
+use crate::frame::{BOM, key_in_head};
+use bytes::{Buf, Bytes, BytesMut};
+
+/// Splits a byte stream into lines; owned by whoever reads the stream.
+#[derive(Debug)]
+pub struct Lines {
+    buffer: BytesMut,
+    limit: usize,
+    /// How much of the buffer is known to hold no line end.
+    searched: usize,
+    state: State,
+}
+
+/// What came in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Line {
+    /// A line without its end; never blank.
+    Message(Bytes),
+    /// A line longer than the limit; it has been skipped, and the next one can be read.
+    TooLarge {
+        /// The request of ours that it answers, where its first 4 KiB tell.
+        key: Option<u64>,
+        /// The limit, in bytes.
+        limit: usize,
+    },
+    /// A line longer than four times the limit, which may never end; nothing comes after this.
+    Overflow {
+        /// The limit, in bytes.
+        limit: usize,
+    },
+}
+
+#[derive(Debug)]
+enum State {
+    /// Nothing has been looked at; a byte order mark may come.
+    Start,
+    Reading,
+    /// Inside of a line that is too large.
+    Skipping(Skipped),
+    Overflown,
+}
+
+/// What is known of a line that is not kept.
+#[derive(Debug, Default)]
+struct Skipped {
+    head: Vec<u8>,
+    length: usize,
+}
+
+impl Lines {
+    /// A splitter for lines of at most `limit` bytes, the line end not counted.
+    #[must_use]
+    pub fn new(limit: usize) -> Self {
+        Self {
+            buffer: BytesMut::new(),
+            limit,
+            searched: 0,
+            state: State::Start,
+        }
+    }
+
+    /// The buffer to read into, with room for at least 64 KiB. What is in it may only be added to.
+    pub fn buffer(&mut self) -> &mut BytesMut {
+        if self.buffer.capacity() - self.buffer.len() < ROOM {
+            self.buffer.reserve(READ);
+        }
+        &mut self.buffer
+    }
+
+    /// The next line that is complete; `None` until more has been read.
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "an iterator would end where this only waits"
+    )]
+    pub fn next(&mut self) -> Option<Line> {
+        if !self.may_read() {
+            return None;
+        }
+        while let Some(found) = memchr::memchr(b'\n', &self.buffer[self.searched..]) {
+            let line = self.take(self.searched + found, 1);
+            if line.is_some() {
+                return line;
+            }
+        }
+        self.drop_excess()
+    }
+
+    /// The last line, where the stream ended without a line end; to be called when `next` has no more.
+    pub fn finish(&mut self) -> Option<Line> {
+        match self.state {
+            State::Overflown => None,
+            State::Start | State::Reading | State::Skipping(_) => self.take(self.buffer.len(), 0),
+        }
+    }
+
+    /// Deals with the byte order mark that may come first; false while that is open, or all is over.
+    fn may_read(&mut self) -> bool {
+        match self.state {
+            State::Start if self.buffer.starts_with(BOM) => self.buffer.advance(BOM.len()),
+            State::Start if BOM.starts_with(&self.buffer) => return false,
+            State::Start => {}
+            State::Reading | State::Skipping(_) => return true,
+            State::Overflown => return false,
+        }
+        self.state = State::Reading;
+        true
+    }
+
+    /// Ends a line behind `length` bytes, and drops the `end` bytes of its end; `None` for a blank line.
+    fn take(&mut self, length: usize, end: usize) -> Option<Line> {
+        let mut line = self.buffer.split_to(length);
+        self.buffer.advance(end);
+        self.searched = 0;
+        if length > READ && self.buffer.len() <= ROOM {
+            // The allocation has grown for this line and goes with it.
+            self.buffer = BytesMut::from(&self.buffer[..]);
+        }
+        let excess = match std::mem::replace(&mut self.state, State::Reading) {
+            State::Skipping(skipped) => Some(skipped),
+            _ => (content(&line).len() > self.limit).then(Skipped::default),
+        };
+        if let Some(mut skipped) = excess {
+            skipped.add(&line);
+            return Some(self.too_large(&skipped));
+        }
+        line.truncate(content(&line).len());
+        (!line.trim_ascii().is_empty()).then(|| Line::Message(line.freeze()))
+    }
+
+    /// Drops what there is of a line without an end, if that is more than a line may have.
+    fn drop_excess(&mut self) -> Option<Line> {
+        let mut skipped = match std::mem::replace(&mut self.state, State::Reading) {
+            State::Skipping(skipped) => skipped,
+            // One byte more may be the `\r` of the line end.
+            _ if self.buffer.len() <= self.limit.saturating_add(1) => {
+                self.searched = self.buffer.len();
+                return None;
+            }
+            _ => Skipped::default(),
+        };
+        skipped.add(&self.buffer);
+        if self.buffer.len() > READ {
+            self.buffer = BytesMut::new();
+        }
+        self.buffer.clear();
+        self.searched = 0;
+        if skipped.length > self.most() {
+            return Some(self.too_large(&skipped));
+        }
+        self.state = State::Skipping(skipped);
+        None
+    }
+
+    fn too_large(&mut self, skipped: &Skipped) -> Line {
+        let limit = self.limit;
+        if skipped.length > self.most() {
+            self.state = State::Overflown;
+            return Line::Overflow { limit };
+        }
+        Line::TooLarge {
+            key: key_in_head(&skipped.head),
+            limit,
+        }
+    }
+
+    /// The most bytes of a line that are read at all.
+    fn most(&self) -> usize {
+        self.limit.saturating_mul(4)
+    }
+}
+
+impl Skipped {
+    fn add(&mut self, part: &[u8]) {
+        let kept = part.len().min(HEAD - self.head.len());
+        self.head.extend_from_slice(&part[..kept]);
+        self.length += part.len();
+    }
+}
+
+fn content(line: &[u8]) -> &[u8] {
+    line.strip_suffix(b"\r").unwrap_or(line)
+}
+
+/// The room a buffer has when it is given out, at least.
+const ROOM: usize = 64 * 1024;
+/// What is reserved where there is less.
+const READ: usize = 128 * 1024;
+/// How much of a line that is too large is searched for its id.
+const HEAD: usize = 4096;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    // STD-01, STD-09, FR-012, FR-013
+    #[test]
+    fn lines_are_told_apart_by_their_ends_and_their_length() {
+        let message = |text: &'static str| Line::Message(Bytes::from_static(text.as_bytes()));
+        let (too_large, overflow) = (
+            |key| Line::TooLarge { key, limit: 8 },
+            Line::Overflow { limit: 8 },
+        );
+        #[rustfmt::skip]
+        let table = [
+            ("", vec![]),
+            ("\n \r\n\t\n", vec![]),
+            ("one\ntwo\r\n\nthree", vec![message("one"), message("two"), message("three")]),
+            ("one\r", vec![message("one")]),
+            ("a\rb\r\r\n", vec![message("a\rb\r")]),
+            ("\u{feff}one\n\u{feff}two\n", vec![message("one"), message("\u{feff}two")]),
+            ("\u{feff}12345678\n", vec![message("12345678")]),
+            ("12345678\n12345678\r\n12345678", vec![message("12345678"), message("12345678"), message("12345678")]),
+            ("123456789\nnext\n", vec![too_large(None), message("next")]),
+            ("12345678\r\r\nnext\n", vec![too_large(None), message("next")]),
+            ("123456789", vec![too_large(None)]),
+            ("{\"id\":12,\"result\":{}}\nnext\n", vec![too_large(Some(12)), message("next")]),
+            ("{\"method\":\"x\",\"id\":12}\nnext\n", vec![too_large(None), message("next")]),
+            ("12345678901234567890123456789012\nnext\n", vec![too_large(None), message("next")]),
+            ("one\n123456789012345678901234567890123\nnext\n", vec![message("one"), overflow.clone()]),
+            ("one\n123456789012345678901234567890123", vec![message("one"), overflow]),
+        ];
+        for (text, lines) in table {
+            for size in 1..=text.len().max(1) {
+                assert_eq!(
+                    split(8, text.as_bytes().chunks(size)),
+                    lines,
+                    "{text:?} in pieces of {size}"
+                );
+            }
+        }
+    }
+
+    // FR-013
+    #[test]
+    fn a_line_without_an_end_is_given_up_and_not_kept() {
+        const LIMIT: usize = 256 * 1024;
+        let mut lines = Lines::new(LIMIT);
+        let mut read = 0;
+
+        let overflow = loop {
+            lines.buffer().extend_from_slice(&[b'a'; 10_000]);
+            read += 10_000;
+            if let Some(line) = lines.next() {
+                break line;
+            }
+            assert!(
+                lines.buffer.capacity() <= 2 * LIMIT + READ,
+                "{} after {read}",
+                lines.buffer.capacity()
+            );
+        };
+
+        assert_eq!(overflow, Line::Overflow { limit: LIMIT });
+        assert_eq!(read, 1_050_000);
+        lines.buffer().extend_from_slice(b"\nnext\n");
+        assert_eq!(lines.next(), None);
+        assert_eq!(lines.finish(), None);
+    }
+
+    // FR-013
+    #[test]
+    fn the_id_of_a_skipped_line_is_sought_in_its_first_4_kib_only() {
+        let line = |blanks| {
+            format!(
+                "{{{}\"id\":7,\"result\":\"{}\"}}\n",
+                " ".repeat(blanks),
+                "x".repeat(9000)
+            )
+        };
+
+        for (blanks, key) in [(0, Some(7)), (4000, Some(7)), (4090, None)] {
+            let text = line(blanks);
+            for size in [100, 4096, text.len()] {
+                let lines = split(5000, text.as_bytes().chunks(size));
+                assert_eq!(
+                    lines,
+                    [Line::TooLarge { key, limit: 5000 }],
+                    "{blanks} blanks, pieces of {size}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_line_is_a_slice_and_a_large_one_takes_its_allocation_along() {
+        let mut lines = Lines::new(1 << 20);
+        lines.buffer().extend_from_slice(b"one\n");
+        let read = lines.buffer.as_ptr();
+
+        let Some(Line::Message(one)) = lines.next() else {
+            panic!()
+        };
+        lines.buffer().extend_from_slice(&[b'a'; 1 << 20]);
+        lines.buffer().extend_from_slice(b"\ntwo");
+        let large = lines.next();
+
+        assert_eq!(one.as_ptr(), read);
+        assert!(matches!(large, Some(Line::Message(line)) if line.len() == 1 << 20));
+        assert!(
+            lines.buffer().capacity() <= READ + ROOM,
+            "{}",
+            lines.buffer.capacity()
+        );
+        assert_eq!(lines.finish(), Some(Line::Message(Bytes::from_static(b"two"))));
+    }
+
+    proptest! {
+        #[test]
+        fn any_split_of_the_input_gives_the_same_lines(
+            text in r#"(\u{feff})?([ab{}:"\r\n ]|\r\n|"id":1|aaaaaaaaaaaa){0,40}"#,
+            limit in 1_usize..20,
+            sizes in prop::collection::vec(1_usize..9, 1..200),
+        ) {
+            let (mut rest, mut pieces) = (text.as_bytes(), Vec::new());
+            for size in sizes.iter().cycle() {
+                if rest.is_empty() { break; }
+                let (piece, more) = rest.split_at(rest.len().min(*size));
+                pieces.push(piece);
+                rest = more;
+            }
+
+            let whole = split(limit, [text.as_bytes()].into_iter());
+
+            prop_assert_eq!(split(limit, pieces.into_iter()), whole);
+        }
+    }
+
+    fn split<'a>(limit: usize, pieces: impl Iterator<Item = &'a [u8]>) -> Vec<Line> {
+        let mut lines = Lines::new(limit);
+        let mut found = Vec::new();
+        for piece in pieces {
+            lines.buffer().extend_from_slice(piece);
+            while let Some(line) = lines.next() {
+                found.push(line);
+            }
+        }
+        found.extend(lines.finish());
+        found
+    }
+}

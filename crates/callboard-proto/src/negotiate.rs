@@ -1,1 +1,692 @@
-//! placeholder
+//! Which era and revision a server speaks: the opening of a connection as a machine.
+//!
+//! ```text
+//!            discover ──modern answer──────────────────────────► Opened(modern)
+//! Idle ──►   Probing ──any other error, odd result, 10 s───────► Initializing ──result──► Opened(legacy)
+//!               └──exit (pipe)──► Restart: a new process, `initialize` without a probe
+//! ```
+//! The rules are those of 2026-07-28, basic/versioning and basic/transports, with the judgements of this
+//! project where the text is silent: what an answer means depends on which answer it is, never on one error
+//! code (ERA-03), and a slow server is not taken for an old one until `initialize` has been answered (ERA-16).
+//!
+//! Start reading at [`Opening::handle`].
+
+use crate::frame::{ErrorObject, Frame};
+use crate::method::Method;
+use crate::revision::{Era, Revision};
+use crate::wire::{Down, Refusal, StartFailure};
+use bytes::Bytes;
+use serde::Deserialize;
+use std::fmt;
+use std::time::{Duration, Instant};
+
+/// What the connection runs over, as far as the opening cares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Channel {
+    /// One ordered stream each way, to one process: stdio, a socket, memory.
+    Pipe,
+    /// A request, an answer: Streamable HTTP.
+    Http,
+}
+
+/// Which eras the configuration allows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EraChoice {
+    /// Find out, modern first.
+    #[default]
+    Auto,
+    /// Modern only: never send `initialize`.
+    Modern,
+    /// Legacy only: never send a probe.
+    Legacy,
+}
+
+/// What is remembered of a server from earlier connections (ERA-11, ERA-19).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Known {
+    /// The era it spoke; a legacy server is opened without a probe.
+    pub era: Option<Era>,
+    /// It let the probe limit pass once: its next probe gets twice the time.
+    pub slow: bool,
+}
+
+/// The settings of one opening.
+#[derive(Clone, Debug)]
+pub struct OpeningConfig {
+    /// What the connection runs over.
+    pub channel: Channel,
+    /// What the configuration allows.
+    pub era: EraChoice,
+    /// What is remembered.
+    pub known: Known,
+    /// How long a probe over a pipe waits for its answer. Default 10 s.
+    pub probe_limit: Duration,
+    /// How long start and opening may take together: 60 s over a pipe, 30 s over HTTP.
+    pub total_limit: Duration,
+    /// When the first process was started; a restarted one shares its time.
+    pub started: Instant,
+    /// This process replaces one that ended during the opening: `initialize` is sent without a probe.
+    pub restarted: bool,
+}
+
+/// A request of the opening.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ask {
+    /// `server/discover`, stating this revision.
+    Discover(Revision),
+    /// `initialize`, offering this revision.
+    Initialize(Revision),
+}
+
+impl Ask {
+    /// The method that is sent.
+    #[must_use]
+    pub fn method(self) -> Method {
+        match self {
+            Self::Discover(_) => Method::DISCOVER,
+            Self::Initialize(_) => Method::INITIALIZE,
+        }
+    }
+}
+
+/// What came back for a request of the opening.
+#[derive(Clone, Debug)]
+pub enum Reply {
+    /// A result, raw.
+    Result(Bytes),
+    /// A JSON-RPC error, with the HTTP status it came with where that is no success.
+    Error(ErrorObject, Option<u16>),
+    /// An HTTP status without a JSON-RPC error in its body.
+    Status(u16),
+    /// A success that is no JSON-RPC; the text says what.
+    Unusable(String),
+    /// No answer, the exchange broke or never came about; the text says how.
+    Failed(String),
+}
+
+impl Reply {
+    /// Reads an HTTP refusal: a JSON-RPC error in its body counts, whatever id it has (HTTP-09, ERA-06).
+    #[must_use]
+    pub fn from_refusal(refusal: &Refusal) -> Self {
+        match error_in(refusal) {
+            Some(error) => Self::Error(error, Some(refusal.status)),
+            None => Self::Status(refusal.status),
+        }
+    }
+}
+
+/// The JSON-RPC error in the body of an HTTP refusal.
+#[must_use]
+pub fn error_in(refusal: &Refusal) -> Option<ErrorObject> {
+    match Frame::parse(refusal.body.clone()).next()? {
+        Ok(Frame::Error { error, .. }) => Some(error),
+        _ => None,
+    }
+}
+
+/// What happens during an opening.
+#[derive(Clone, Debug)]
+pub enum Input {
+    /// The transport is up.
+    Up,
+    /// An answer to the latest `server/discover`.
+    Discovered(Reply),
+    /// An answer to the latest `initialize`.
+    Initialized(Reply),
+    /// The time of [`Opening::timeout`] has come.
+    Timeout,
+    /// The transport went down.
+    Down(Down),
+}
+
+/// What is to be done next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Nothing; wait.
+    Wait,
+    /// Send this request, under an id of its own.
+    Ask(Ask),
+    /// The era is known. In the legacy era `notifications/initialized` goes out first.
+    Opened(Opened),
+    /// Start a new process and open it with `restarted`; not a crash (ERA-18).
+    Restart,
+    /// It cannot be opened.
+    Fail(OpeningFailure),
+}
+
+/// What an opening found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Opened {
+    /// The revision that all later requests state.
+    pub revision: Revision,
+    /// The DiscoverResult or InitializeResult, raw; `None` where a modern server did not give one.
+    pub result: Option<Bytes>,
+    /// The probe limit passed before the answer: to be remembered with the server.
+    pub slow: bool,
+    /// Each request of the opening and what came of it, in order.
+    pub attempts: Vec<Attempt>,
+}
+
+/// Why a server could not be opened: all that was tried, and what came of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpeningFailure {
+    /// Each attempt, in order.
+    pub attempts: Vec<Attempt>,
+    /// The kind of the failure.
+    pub kind: OpeningFailureKind,
+}
+
+/// A request of the opening and what came of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attempt {
+    /// What was sent.
+    pub method: Method,
+    /// What came of it, in words.
+    pub outcome: String,
+    /// When that was known, from the start of the first process.
+    pub after: Duration,
+}
+
+/// The kinds of a failed opening.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpeningFailureKind {
+    /// The server speaks only revisions that are not spoken here (LIF-03, VER-02).
+    #[error("no protocol revision in common; the server speaks {}, this client {}", list(.theirs), ours())]
+    NoSharedRevision {
+        /// What the server named.
+        theirs: Vec<String>,
+    },
+    /// The server refused to be opened.
+    #[error("the server refused the opening")]
+    Refused,
+    /// HTTP 401: credentials are missing or not accepted.
+    #[error("the server demands authorization (401); give credentials, for example an `Authorization` header")]
+    Unauthorized,
+    /// HTTP 403.
+    #[error("the server forbids access (403); check the credentials and the URL")]
+    Forbidden,
+    /// An HTTP status that says nothing about the era: 408, 425, 429, 5xx. May be tried again.
+    #[error("the server answered with HTTP status {0}; it may recover")]
+    Unavailable(u16),
+    /// What answers is no MCP endpoint.
+    #[error("what answers there is no MCP server; check the URL")]
+    NotMcp,
+    /// No answer in time.
+    #[error("no answer within {0:?}; look at the server's log or raise the start limit")]
+    NoAnswer(Duration),
+    /// The connection could not be made or broke.
+    #[error("the server could not be reached")]
+    Unreachable,
+    /// The transport went down.
+    #[error("{0}")]
+    Down(Down),
+}
+
+impl OpeningFailureKind {
+    /// Whether only a change of the configuration can mend it, so that trying again is of no use.
+    #[must_use]
+    pub fn is_configuration(&self) -> bool {
+        match self {
+            Self::Unauthorized | Self::Forbidden | Self::NotMcp | Self::NoSharedRevision { .. } => true,
+            Self::Down(down) => matches!(down, Down::Start(failure) if !matches!(failure, StartFailure::Other(_))),
+            Self::Refused | Self::Unavailable(_) | Self::NoAnswer(_) | Self::Unreachable => false,
+        }
+    }
+}
+
+impl fmt::Display for OpeningFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.kind.fmt(f)?;
+        for (index, Attempt { method, outcome, .. }) in self.attempts.iter().enumerate() {
+            let joint = if index == 0 { " (" } else { "; " };
+            write!(f, "{joint}{method}: {outcome}")?;
+        }
+        if self.attempts.is_empty() { Ok(()) } else { f.write_str(")") }
+    }
+}
+
+impl std::error::Error for OpeningFailure {}
+
+/// The opening of one connection.
+#[derive(Debug)]
+pub struct Opening {
+    config: OpeningConfig,
+    state: State,
+    attempts: Vec<Attempt>,
+    /// How often the probe has been repeated after a -32022 (VER-03).
+    renegotiations: u32,
+    /// A handshake that was refused with a list of versions has been repeated with one of them.
+    reoffered: bool,
+    slow: bool,
+    /// How long the opening has taken at the latest input.
+    elapsed: Duration,
+    /// Something with an id nobody asked for came in: worth a word in a failure.
+    stray: Option<String>,
+}
+
+#[derive(Clone, Debug)]
+enum State {
+    Idle,
+    Probing { until: Instant },
+    Initializing { until: Instant, probe: Probe },
+    Settled,
+}
+
+/// What became of the probe once `initialize` is on its way.
+#[derive(Clone, Debug)]
+enum Probe {
+    /// Answered, or never sent: its verdict stands.
+    Closed,
+    /// Its limit passed; an answer may still come.
+    Open,
+    /// A modern answer came late.
+    Late { supported: Vec<String>, result: Option<Bytes> },
+}
+
+impl Opening {
+    /// How long a server that answered the probe late may leave `initialize` unanswered.
+    const AFTER_LATE_ANSWER: Duration = Duration::from_secs(5);
+
+    /// A new opening. The first input is [`Input::Up`].
+    #[must_use]
+    pub fn new(config: OpeningConfig) -> Self {
+        Self {
+            config,
+            state: State::Idle,
+            attempts: Vec::new(),
+            renegotiations: 0,
+            reoffered: false,
+            slow: false,
+            elapsed: Duration::ZERO,
+            stray: None,
+        }
+    }
+
+    /// When [`Input::Timeout`] is due.
+    #[must_use]
+    pub fn timeout(&self) -> Option<Instant> {
+        match self.state {
+            State::Idle => Some(self.config.started + self.config.total_limit),
+            State::Probing { until } | State::Initializing { until, .. } => Some(until),
+            State::Settled => None,
+        }
+    }
+
+    /// Whether `initialize` has been sent, so that the server is legacy as far as is known.
+    #[must_use]
+    pub fn is_initializing(&self) -> bool {
+        matches!(self.state, State::Initializing { .. })
+    }
+
+    /// Notes an answer to an id that was never used: it decides nothing, but a failure names it.
+    pub fn note_stray(&mut self, id: &impl fmt::Display) {
+        self.stray.get_or_insert_with(|| format!("an answer to the unknown id {id}"));
+    }
+
+    /// Takes one input and says what to do next. Total: every state meets every input.
+    pub fn handle(&mut self, input: Input, now: Instant) -> Step {
+        self.elapsed = now.saturating_duration_since(self.config.started);
+        match (&self.state, input) {
+            (State::Settled, _) => Step::Wait,
+            (State::Idle, Input::Up) => self.begin(now),
+            (_, Input::Up) => Step::Wait,
+
+            (State::Idle, Input::Timeout) => self.fail(OpeningFailureKind::NoAnswer(self.config.total_limit)),
+            (State::Idle, Input::Down(down)) => self.fail(OpeningFailureKind::Down(down)),
+            (State::Idle, Input::Discovered(_) | Input::Initialized(_)) => Step::Wait,
+
+            (State::Probing { .. }, Input::Discovered(reply)) => self.probe_answered(reply, now),
+            (State::Probing { .. }, Input::Timeout) => self.probe_unanswered(now),
+            (State::Probing { .. }, Input::Down(down)) => self.down_while_probing(down),
+            (State::Probing { .. }, Input::Initialized(_)) => Step::Wait,
+
+            (State::Initializing { .. }, Input::Discovered(reply)) => self.late_probe_answer(reply, now),
+            (State::Initializing { .. }, Input::Initialized(reply)) => self.initialize_answered(reply, now),
+            (State::Initializing { .. }, Input::Timeout) => self.initialize_unanswered(),
+            (State::Initializing { .. }, Input::Down(down)) => self.down_while_initializing(down),
+        }
+    }
+
+    fn begin(&mut self, now: Instant) -> Step {
+        let legacy = match self.config.era {
+            EraChoice::Legacy => true,
+            EraChoice::Modern => false,
+            EraChoice::Auto => self.config.restarted || self.config.known.era == Some(Era::Legacy),
+        };
+        if legacy { self.initialize(Revision::NEWEST_LEGACY, Probe::Closed, now) } else { self.probe(Revision::NEWEST_MODERN, now) }
+    }
+
+    fn probe(&mut self, revision: Revision, now: Instant) -> Step {
+        let total = self.config.started + self.config.total_limit;
+        let until = match (self.config.channel, self.config.era) {
+            // Where there is nothing to fall back to, all the time is the probe's.
+            (Channel::Http, _) | (Channel::Pipe, EraChoice::Modern) => total,
+            (Channel::Pipe, EraChoice::Auto | EraChoice::Legacy) => {
+                let factor = if self.config.known.slow { 2 } else { 1 };
+                (now + self.config.probe_limit * factor).min(total)
+            }
+        };
+        self.state = State::Probing { until };
+        Step::Ask(Ask::Discover(revision))
+    }
+
+    fn initialize(&mut self, revision: Revision, probe: Probe, now: Instant) -> Step {
+        if self.config.era == EraChoice::Modern {
+            return self.fail(OpeningFailureKind::Refused);
+        }
+        let total = self.config.started + self.config.total_limit;
+        let until = match probe {
+            // A process that may be replaced leaves half of the time to its successor.
+            Probe::Open | Probe::Late { .. } => (self.config.started + self.config.total_limit / 2).max(now),
+            Probe::Closed => total,
+        };
+        self.state = State::Initializing { until, probe };
+        Step::Ask(Ask::Initialize(revision))
+    }
+
+    fn probe_answered(&mut self, reply: Reply, now: Instant) -> Step {
+        self.attempted(&Method::DISCOVER, &reply);
+        match reply {
+            Reply::Result(result) => match supported_versions(&result) {
+                Some(theirs) => self.choose(&theirs, Some(result), now),
+                // HTTP: any result of the modern shape counts. A pipe's oddities are legacy.
+                None if self.config.channel == Channel::Http && has_result_type(&result) => {
+                    self.opened(Revision::NEWEST_MODERN, None)
+                }
+                None => self.initialize(Revision::NEWEST_LEGACY, Probe::Closed, now),
+            },
+            Reply::Error(error, status) => match error.code {
+                UNSUPPORTED_VERSION => self.version_refused(&error, now),
+                HEADER_MISMATCH | MISSING_CAPABILITY => self.opened(Revision::NEWEST_MODERN, None),
+                // ERA-09
+                METHOD_NOT_FOUND if self.config.channel == Channel::Http && status == Some(404) => {
+                    self.opened(Revision::NEWEST_MODERN, None)
+                }
+                _ if status.is_some_and(is_transient) => {
+                    self.fail(OpeningFailureKind::Unavailable(status.unwrap_or_default()))
+                }
+                _ => self.initialize(Revision::NEWEST_LEGACY, Probe::Closed, now),
+            },
+            // ERA-13: no verdict.
+            Reply::Status(status) if is_transient(status) => self.fail(OpeningFailureKind::Unavailable(status)),
+            // ERA-08. Nothing can be authorized here, so 401 and 403 are tried as any other 4xx, once.
+            Reply::Status(400..500) => self.initialize(Revision::NEWEST_LEGACY, Probe::Closed, now),
+            Reply::Status(_) | Reply::Unusable(_) => self.fail(OpeningFailureKind::NotMcp),
+            Reply::Failed(_) => self.fail(OpeningFailureKind::Unreachable),
+        }
+    }
+
+    /// ERA-04: the server is modern; choose from its list and ask again, with the same version if it names it.
+    fn version_refused(&mut self, error: &ErrorObject, now: Instant) -> Step {
+        let theirs = supported_in(error).unwrap_or_default();
+        if self.renegotiations > 0 {
+            return self.fail(OpeningFailureKind::NoSharedRevision { theirs });
+        }
+        self.renegotiations += 1;
+        match Revision::pick(strs(&theirs), Some(Era::Modern)) {
+            Some(revision) => self.probe(revision, now),
+            None => self.only_legacy_shared(theirs, now),
+        }
+    }
+
+    fn choose(&mut self, theirs: &[String], result: Option<Bytes>, now: Instant) -> Step {
+        match Revision::pick(strs(theirs), Some(Era::Modern)) {
+            Some(revision) => self.opened(revision, result),
+            None => self.only_legacy_shared(theirs.to_vec(), now),
+        }
+    }
+
+    /// A server that lists legacy revisions alone is used by the handshake of the newest of them.
+    fn only_legacy_shared(&mut self, theirs: Vec<String>, now: Instant) -> Step {
+        match Revision::pick(strs(&theirs), Some(Era::Legacy)) {
+            Some(revision) if self.config.era != EraChoice::Modern => self.initialize(revision, Probe::Closed, now),
+            _ => self.fail(OpeningFailureKind::NoSharedRevision { theirs }),
+        }
+    }
+
+    /// ERA-05: over a pipe `initialize` goes to the same process, and its answer decides.
+    fn probe_unanswered(&mut self, now: Instant) -> Step {
+        self.silent(Method::DISCOVER);
+        if self.config.channel == Channel::Http || self.config.era == EraChoice::Modern {
+            return self.fail(OpeningFailureKind::NoAnswer(self.config.total_limit));
+        }
+        self.slow = true;
+        self.initialize(Revision::NEWEST_LEGACY, Probe::Open, now)
+    }
+
+    fn down_while_probing(&mut self, down: Down) -> Step {
+        self.attempt(Method::DISCOVER, WENT_DOWN.to_owned());
+        // ERA-18. A program that cannot be started has not been asked anything.
+        if self.may_restart() && matches!(down, Down::Exited { .. }) {
+            return self.restart();
+        }
+        self.fail(OpeningFailureKind::Down(down))
+    }
+
+    /// ERA-16: decides nothing by itself, but tells what an error for `initialize` will mean.
+    fn late_probe_answer(&mut self, reply: Reply, now: Instant) -> Step {
+        let State::Initializing { until, probe } = &mut self.state else { return Step::Wait };
+        if !matches!(probe, Probe::Open) {
+            return Step::Wait;
+        }
+        let late = match reply {
+            Reply::Result(result) => {
+                supported_versions(&result).map(|supported| Probe::Late { supported, result: Some(result) })
+            }
+            Reply::Error(error, _) if error.code == UNSUPPORTED_VERSION => {
+                Some(Probe::Late { supported: supported_in(&error).unwrap_or_default(), result: None })
+            }
+            Reply::Error(..) | Reply::Status(_) | Reply::Unusable(_) | Reply::Failed(_) => None,
+        };
+        match late {
+            Some(late) => {
+                *until = (now + Self::AFTER_LATE_ANSWER).min(*until);
+                *probe = late;
+            }
+            None => *probe = Probe::Closed,
+        }
+        Step::Wait
+    }
+
+    fn initialize_answered(&mut self, reply: Reply, now: Instant) -> Step {
+        self.attempted(&Method::INITIALIZE, &reply);
+        match reply {
+            Reply::Result(result) => self.handshake_done(result),
+            Reply::Error(error, status) => self.initialize_refused(&error, status, now),
+            Reply::Status(401) => self.fail(OpeningFailureKind::Unauthorized),
+            Reply::Status(403) => self.fail(OpeningFailureKind::Forbidden),
+            Reply::Status(status) if is_transient(status) => self.fail(OpeningFailureKind::Unavailable(status)),
+            Reply::Status(_) | Reply::Unusable(_) => self.fail(OpeningFailureKind::NotMcp),
+            Reply::Failed(_) => self.fail(OpeningFailureKind::Unreachable),
+        }
+    }
+
+    /// LIF-03: a version that is not spoken here, a modern one included, ends the connection.
+    fn handshake_done(&mut self, result: Bytes) -> Step {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Version {
+            protocol_version: String,
+        }
+        let Ok(Version { protocol_version }) = serde_json::from_slice(&result) else {
+            return self.fail(OpeningFailureKind::NotMcp);
+        };
+        match protocol_version.parse::<Revision>() {
+            Ok(revision) if revision.era() == Era::Legacy => self.opened(revision, Some(result)),
+            _ => self.fail(OpeningFailureKind::NoSharedRevision { theirs: vec![protocol_version] }),
+        }
+    }
+
+    fn initialize_refused(&mut self, error: &ErrorObject, status: Option<u16>, now: Instant) -> Step {
+        if let State::Initializing { probe: Probe::Late { supported, result }, .. } = &self.state {
+            let (supported, result) = (supported.clone(), result.clone());
+            return self.choose_modern(supported, result);
+        }
+        let listed = supported_in(error);
+        if error.code == UNSUPPORTED_VERSION
+            && let Some(theirs) = &listed
+            && Revision::pick(strs(theirs), Some(Era::Modern)).is_some()
+            && self.config.era == EraChoice::Auto
+        {
+            return self.choose_modern(theirs.clone(), None);
+        }
+        if let Some(theirs) = listed {
+            // LIF-08: the old style names its versions in the data of -32602.
+            return match Revision::pick(strs(&theirs), Some(Era::Legacy)) {
+                Some(revision) if !self.reoffered => {
+                    self.reoffered = true;
+                    self.initialize(revision, Probe::Closed, now)
+                }
+                _ => self.fail(OpeningFailureKind::NoSharedRevision { theirs }),
+            };
+        }
+        self.fail(match status {
+            Some(401) => OpeningFailureKind::Unauthorized,
+            Some(403) => OpeningFailureKind::Forbidden,
+            Some(status) if is_transient(status) => OpeningFailureKind::Unavailable(status),
+            _ => OpeningFailureKind::Refused,
+        })
+    }
+
+    fn choose_modern(&mut self, theirs: Vec<String>, result: Option<Bytes>) -> Step {
+        match Revision::pick(strs(&theirs), Some(Era::Modern)) {
+            Some(revision) => self.opened(revision, result),
+            None => self.fail(OpeningFailureKind::NoSharedRevision { theirs }),
+        }
+    }
+
+    fn initialize_unanswered(&mut self) -> Step {
+        if let State::Initializing { probe: Probe::Late { supported, result }, .. } = &self.state {
+            let (supported, result) = (supported.clone(), result.clone());
+            return self.choose_modern(supported, result);
+        }
+        self.silent(Method::INITIALIZE);
+        if self.probe_was_left_open() && self.may_restart() {
+            return self.restart();
+        }
+        self.fail(OpeningFailureKind::NoAnswer(self.config.total_limit))
+    }
+
+    fn down_while_initializing(&mut self, down: Down) -> Step {
+        self.attempt(Method::INITIALIZE, WENT_DOWN.to_owned());
+        if self.probe_was_left_open() && self.may_restart() && matches!(down, Down::Exited { .. }) {
+            return self.restart();
+        }
+        self.fail(OpeningFailureKind::Down(down))
+    }
+
+    fn probe_was_left_open(&self) -> bool {
+        matches!(self.state, State::Initializing { probe: Probe::Open | Probe::Late { .. }, .. })
+    }
+
+    fn may_restart(&self) -> bool {
+        self.config.channel == Channel::Pipe && self.config.era == EraChoice::Auto && !self.config.restarted
+    }
+
+    fn restart(&mut self) -> Step {
+        self.state = State::Settled;
+        Step::Restart
+    }
+
+    fn opened(&mut self, revision: Revision, result: Option<Bytes>) -> Step {
+        self.state = State::Settled;
+        Step::Opened(Opened { revision, result, slow: self.slow, attempts: std::mem::take(&mut self.attempts) })
+    }
+
+    fn fail(&mut self, kind: OpeningFailureKind) -> Step {
+        self.state = State::Settled;
+        Step::Fail(OpeningFailure { attempts: std::mem::take(&mut self.attempts), kind })
+    }
+
+    fn attempted(&mut self, method: &Method, reply: &Reply) {
+        let outcome = match reply {
+            Reply::Result(_) => "a result".to_owned(),
+            Reply::Error(error, None) => format!("error {}, {}", error.code, shortened(&error.message)),
+            Reply::Error(error, Some(status)) => {
+                format!("HTTP status {status}, error {}, {}", error.code, shortened(&error.message))
+            }
+            Reply::Status(status) => format!("HTTP status {status}"),
+            Reply::Unusable(text) | Reply::Failed(text) => text.clone(),
+        };
+        self.attempt(method.clone(), outcome);
+    }
+
+    fn silent(&mut self, method: Method) {
+        let outcome = match &self.stray {
+            Some(stray) => format!("no answer, but {stray}"),
+            None => "no answer".to_owned(),
+        };
+        self.attempt(method, outcome);
+    }
+
+    fn attempt(&mut self, method: Method, outcome: String) {
+        self.attempts.push(Attempt { method, outcome, after: self.elapsed });
+    }
+}
+
+/// -32020 HeaderMismatch (2026-07-28).
+pub const HEADER_MISMATCH: i64 = -32020;
+/// -32021 MissingRequiredClientCapability (2026-07-28).
+pub const MISSING_CAPABILITY: i64 = -32021;
+/// -32022 UnsupportedProtocolVersion (2026-07-28).
+pub const UNSUPPORTED_VERSION: i64 = -32022;
+/// -32601 method not found (JSON-RPC 2.0).
+pub const METHOD_NOT_FOUND: i64 = -32601;
+
+const WENT_DOWN: &str = "the connection went down";
+
+/// Statuses that say nothing about a server but that it cannot answer at the moment.
+fn is_transient(status: u16) -> bool {
+    matches!(status, 408 | 425 | 429 | 500..=599)
+}
+
+/// `supportedVersions` of a DiscoverResult: an array of strings, or this is none.
+fn supported_versions(result: &Bytes) -> Option<Vec<String>> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Discovered {
+        supported_versions: Vec<String>,
+    }
+    serde_json::from_slice::<Discovered>(result).ok().map(|found| found.supported_versions)
+}
+
+/// `data.supported` of a version error: an array of strings, or nothing to go by.
+fn supported_in(error: &ErrorObject) -> Option<Vec<String>> {
+    #[derive(Deserialize)]
+    struct Data {
+        supported: Vec<String>,
+    }
+    serde_json::from_slice::<Data>(error.data.as_ref()?).ok().map(|data| data.supported)
+}
+
+fn has_result_type(result: &Bytes) -> bool {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Typed {
+        #[expect(dead_code, reason = "only its presence counts")]
+        result_type: String,
+    }
+    serde_json::from_slice::<Typed>(result).is_ok()
+}
+
+fn strs(list: &[String]) -> impl Iterator<Item = &str> {
+    list.iter().map(String::as_str)
+}
+
+/// A server's own words in an error of ours: one line, at most 200 characters.
+fn shortened(text: &str) -> String {
+    let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(200).collect();
+    if line.is_empty() { "no message".to_owned() } else { line }
+}
+
+fn list(versions: &[String]) -> String {
+    if versions.is_empty() { "none that it named".to_owned() } else { shortened(&versions.join(", ")) }
+}
+
+fn ours() -> String {
+    Revision::ALL.map(Revision::as_str).join(", ")
+}
+
+#[cfg(test)]
+mod tests;

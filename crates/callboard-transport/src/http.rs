@@ -1,1 +1,210 @@
-//! placeholder
+//! Streamable HTTP: every message is a POST of its own, every request a task that alone owns its answer.
+//!
+//! ```text
+//!                      ┌─ exchange (key 7): POST ─► JSON or event stream ─┐
+//! Post ──► Driver ─────┼─ exchange (key 8): …                             ├─ Frame, Ended ──► connection
+//!          │ table     └─ errand (no key): POST ─► any 2xx                ┘
+//!          └ key ─► abort handle, written?
+//! ```
+//! Dropping an exchange drops its response body, which at a modern server *is* the cancellation; so nothing but
+//! an [`Abort`](Command::Abort), a [`Close`](Command::Close) or the drop of the [`Link`] does it (HTTP-13). HTTP
+//! has no connection to lose: what goes wrong ends one exchange. `Down` comes after `Close`, or when a task ends
+//! without a word.
+//!
+//! Not here: which answer means what (`callboard_proto::Protocol`), redirects (refused like any status that is
+//! no success), proxies, compressed bodies, the standalone GET stream of the legacy era and its resumption.
+//!
+//! Start reading at [`open`], then `exchange`.
+
+mod client;
+mod config;
+mod errand;
+mod exchange;
+mod fault;
+mod request;
+mod session;
+mod upload;
+
+pub use client::Clients;
+pub use config::HttpConfig;
+
+use crate::{Events, Lifeline, Link, Post};
+use callboard_proto::Method;
+use callboard_proto::wire::{Command, Down, Ended, Event, Key};
+use client::Pool;
+use errand::Gate;
+use exchange::Place;
+use request::{Letter, Target};
+use session::Session;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::timeout;
+use tokio_util::task::AbortOnDropHandle;
+use tracing::debug;
+use upload::Wire;
+
+/// Opens a Streamable HTTP transport; its tasks run on the current `LocalSet`.
+///
+/// Never waits and never fails: no socket is opened before the first message, and an address that cannot be
+/// reached shows as [`Ended::Unreachable`] of that message.
+#[must_use]
+pub fn open(config: &HttpConfig, clients: &Clients, events: Events) -> Link {
+    let (posts, inbox) = mpsc::channel(QUEUE);
+    let driver = Driver {
+        inbox,
+        errands: JoinSet::new(),
+        gate: None,
+        _lifeline: events.lifeline(),
+        shared: Rc::new(Shared {
+            name: config.name.clone(),
+            target: Target::new(config),
+            frame_limit: config.frame_limit,
+            pool: clients.pool().clone(),
+            events,
+            session: Session::default(),
+            table: RefCell::default(),
+            large: Semaphore::new(1),
+            exchanges: Arc::clone(&config.exchanges),
+        }),
+    };
+    let task = tokio::task::spawn_local(driver.run());
+    Link::new(posts, vec![AbortOnDropHandle::new(task)])
+}
+
+/// The task that takes commands. It alone starts and aborts the others; all of them end with it.
+struct Driver {
+    inbox: mpsc::Receiver<Post>,
+    errands: JoinSet<()>,
+    /// Shut while the server has not answered `notifications/initialized`.
+    gate: Option<Gate>,
+    shared: Rc<Shared>,
+    _lifeline: Lifeline,
+}
+
+/// What the tasks of one transport share; owned by its [`Driver`].
+struct Shared {
+    name: String,
+    target: Target,
+    frame_limit: usize,
+    pool: Rc<Pool>,
+    events: Events,
+    session: Session,
+    /// The exchanges that have not delivered their `Ended`. Whoever takes an entry out says how it ended.
+    table: RefCell<HashMap<Key, Entry>>,
+    /// Held while a large message is scanned: one at a time, in order.
+    large: Semaphore,
+    exchanges: Arc<AtomicUsize>,
+}
+
+struct Entry {
+    task: AbortHandle,
+    wire: Arc<Wire>,
+}
+
+impl Driver {
+    async fn run(mut self) {
+        self.shared.events.send(vec![Event::Up]).await;
+        loop {
+            tokio::select! {
+                post = self.inbox.recv() => match post {
+                    None => return,
+                    Some(Post { command: Command::Close, .. }) => return self.close().await,
+                    Some(Post { command: Command::Abort { key }, .. }) => self.abort(key).await,
+                    Some(Post { command: Command::Send { key, message, meta }, mark }) => {
+                        self.send(key, Letter { message, meta, wire: Arc::new(Wire::new(mark)) });
+                    }
+                },
+                Some(end) = self.errands.join_next() => {
+                    if end.is_err() {
+                        return; // a panic: the lifeline tells
+                    }
+                }
+            }
+        }
+    }
+
+    fn send(&mut self, key: Option<Key>, letter: Letter) {
+        self.gate.take_if(|gate| gate.is_open());
+        let gate = self.gate.clone();
+        let shared = Rc::clone(&self.shared);
+        match key {
+            Some(key) => {
+                shared.session.note(Some(key), &letter.meta);
+                let wire = Arc::clone(&letter.wire);
+                let place = Place::new(key, shared);
+                let task = tokio::task::spawn_local(exchange::run(place, letter, gate)).abort_handle();
+                let former = self.shared.table.borrow_mut().insert(key, Entry { task, wire });
+                debug_assert!(former.is_none(), "a key is used once");
+            }
+            None => {
+                shared.session.note(None, &letter.meta);
+                let ends_the_handshake = letter.meta.method.as_ref() == Some(&Method::INITIALIZED);
+                let latch = ends_the_handshake.then(|| {
+                    let (gate, latch) = Gate::shut();
+                    self.gate = Some(gate);
+                    latch
+                });
+                self.errands.spawn_local(errand::run(shared, letter, gate, latch));
+            }
+        }
+    }
+
+    async fn abort(&self, key: Key) {
+        let Some(entry) = self.shared.table.borrow_mut().remove(&key) else {
+            return;
+        };
+        entry.task.abort();
+        let how = if entry.wire.is_written() {
+            Ended::AlreadySent
+        } else {
+            Ended::Removed
+        };
+        self.shared.events.send(vec![Event::Ended { key, how }]).await;
+    }
+
+    /// Exchanges and their streams close before the session that they belong to (FR-044).
+    async fn close(&mut self) {
+        self.inbox.close();
+        let errands = async { while self.errands.join_next().await.is_some() {} };
+        if timeout(CLOSE_LIMIT, errands).await.is_err() {
+            debug!(server = %self.shared.name, "closed before every notification was answered");
+        }
+        self.shared.abort_all();
+        if let Some(request) = self.shared.target.end_session(&self.shared.session) {
+            // Any answer will do, 405 included (LHT-04).
+            match timeout(CLOSE_LIMIT, self.shared.pool.request(request)).await {
+                Ok(Ok(answer)) => {
+                    debug!(server = %self.shared.name, status = %answer.status(), "session ended")
+                }
+                Ok(Err(_)) | Err(_) => debug!(server = %self.shared.name, "the session was left to expire"),
+            }
+        }
+        self.shared.events.down(Down::Closed);
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.shared.abort_all();
+    }
+}
+
+impl Shared {
+    fn abort_all(&self) {
+        for entry in self.table.take().into_values() {
+            entry.task.abort();
+        }
+    }
+}
+
+/// How many commands may wait for the driver.
+const QUEUE: usize = 4096;
+
+/// How long `Close` waits for notifications on their way, and then for the end of the session.
+const CLOSE_LIMIT: Duration = Duration::from_secs(2);

@@ -13,6 +13,7 @@
 //! Start reading at [`Link`] and [`Events`].
 
 pub mod http;
+mod inbox;
 pub mod memory;
 pub mod stdio;
 
@@ -47,7 +48,9 @@ pub struct Post {
 
 impl std::fmt::Debug for Post {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Post").field("command", &self.command).finish_non_exhaustive()
+        f.debug_struct("Post")
+            .field("command", &self.command)
+            .finish_non_exhaustive()
     }
 }
 
@@ -57,6 +60,16 @@ pub struct Batch {
     /// At most [`BATCH`] events, in order.
     pub events: Vec<Event>,
     _credit: Option<OwnedSemaphorePermit>,
+}
+
+/// Leave to deliver one batch; dropped unused, it is given back.
+#[derive(Debug)]
+pub struct Credit(Option<OwnedSemaphorePermit>);
+
+/// Takes as many events from the front of `waiting` as fit in one batch.
+pub(crate) fn take_batch(waiting: &mut Vec<Event>) -> Vec<Event> {
+    let rest = waiting.split_off(waiting.len().min(BATCH));
+    std::mem::replace(waiting, rest)
 }
 
 /// Where a transport's events go; cheap to clone within the thread.
@@ -69,7 +82,9 @@ pub struct Events {
 
 impl std::fmt::Debug for Events {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Events").field("down", &self.down.get()).finish_non_exhaustive()
+        f.debug_struct("Events")
+            .field("down", &self.down.get())
+            .finish_non_exhaustive()
     }
 }
 
@@ -87,18 +102,34 @@ impl Events {
     ///
     /// Cancel safe: dropped while it waits, nothing has been delivered.
     pub async fn send(&self, events: Vec<Event>) {
-        debug_assert!(events.len() <= BATCH);
+        let credit = self.credit().await;
+        self.deliver(credit, events);
+    }
+
+    /// Waits until one more batch may be delivered, for a task that has other things to do meanwhile.
+    pub async fn credit(&self) -> Credit {
         // The semaphore is never closed; without a permit the batch would only go out uncounted.
-        let credit = self.credit.clone().acquire_owned().await.ok();
+        Credit(self.credit.clone().acquire_owned().await.ok())
+    }
+
+    /// Delivers `events`, which must fit in one batch. Nothing is delivered after [`Events::down`].
+    pub fn deliver(&self, credit: Credit, events: Vec<Event>) {
+        debug_assert!(events.len() <= BATCH);
         if !self.down.get() {
-            (self.deliver)(Batch { events, _credit: credit });
+            (self.deliver)(Batch {
+                events,
+                _credit: credit.0,
+            });
         }
     }
 
     /// Delivers the last event, without waiting for credit. The first reason stands, later ones are dropped.
     pub fn down(&self, reason: Down) {
         if !self.down.replace(true) {
-            (self.deliver)(Batch { events: vec![Event::Down(reason)], _credit: None });
+            (self.deliver)(Batch {
+                events: vec![Event::Down(reason)],
+                _credit: None,
+            });
         }
     }
 
@@ -131,7 +162,7 @@ impl Drop for Lifeline {
 pub struct Link {
     posts: mpsc::Sender<Post>,
     _tasks: Vec<AbortOnDropHandle<()>>,
-    _child: Option<stdio::ChildHandle>,
+    child: Option<stdio::ChildHandle>,
 }
 
 /// The transport's queue is full, or the transport is gone: the command was not taken.
@@ -147,14 +178,27 @@ impl Link {
     /// A link over `posts` that keeps `tasks` alive.
     #[must_use]
     pub fn new(posts: mpsc::Sender<Post>, tasks: Vec<AbortOnDropHandle<()>>) -> Self {
-        Self { posts, _tasks: tasks, _child: None }
+        Self {
+            posts,
+            _tasks: tasks,
+            child: None,
+        }
     }
 
     /// The same, with a child process that ends with it.
     #[must_use]
     pub fn with_child(mut self, child: stdio::ChildHandle) -> Self {
-        self._child = Some(child);
+        self.child = Some(child);
         self
+    }
+
+    /// The last 64 KiB of the child's stderr, for a closer look at a server that fails; empty without a child.
+    #[must_use]
+    pub fn stderr(&self) -> String {
+        self.child
+            .as_ref()
+            .map(stdio::ChildHandle::stderr)
+            .unwrap_or_default()
     }
 
     /// Hands a command to the transport; never waits.

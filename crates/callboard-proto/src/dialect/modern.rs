@@ -1,0 +1,22 @@
+//! 2026-07-28: every request describes itself; a result says what it is.
+
+use super::{Identity, Verdict};
+use crate::envelope::ModernMeta;
+use crate::frame::ResultType;
+use crate::method::Method;
+use crate::revision::Revision;
+
+pub(super) fn meta(revision: Revision, identity: &Identity) -> ModernMeta {
+    ModernMeta::new(revision.as_str(), &identity.capabilities, &identity.client_info)
+}
+
+/// An extension's result types are accepted only where the extension was declared on the request.
+pub(super) fn judge(method: &Method, result_type: &ResultType) -> Verdict {
+    match result_type {
+        ResultType::Absent | ResultType::Complete => Verdict::Complete,
+        ResultType::InputRequired if method.may_ask_for_input() => Verdict::InputRequired,
+        ResultType::InputRequired => Verdict::Invalid("input_required".into()),
+        ResultType::Task => Verdict::Invalid("task".into()),
+        ResultType::Other(text) => Verdict::Invalid(text.clone()),
+    }
+}

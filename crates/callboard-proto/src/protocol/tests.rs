@@ -1,0 +1,506 @@
+//! The tables of the connection.
+
+use super::*;
+use crate::negotiate::{Channel, EraChoice, Known};
+use crate::revision::Era;
+use serde_json::{Value, json};
+
+/// A waiter that says by its name who it was.
+type W = &'static str;
+
+struct Rig {
+    protocol: Protocol<W>,
+    now: Instant,
+}
+
+impl Rig {
+    fn new(channel: Channel) -> Self {
+        #[expect(clippy::disallowed_methods, reason = "a test needs some instant to count from")]
+        let now = Instant::now();
+        let opening = OpeningConfig {
+            channel,
+            era: EraChoice::Auto,
+            known: Known::default(),
+            probe_limit: Duration::from_secs(10),
+            total_limit: Duration::from_secs(60),
+            started: now,
+            restarted: false,
+        };
+        let identity = Identity {
+            client_info: Bytes::from_static(br#"{"name":"t","version":"1"}"#),
+            capabilities: Bytes::from_static(b"{}"),
+        };
+        Self { protocol: Protocol::new(Config { opening, identity, keys: [1, 2, 3, 4] }), now }
+    }
+
+    /// Brought to `Ready` by the real opening.
+    fn ready(channel: Channel, era: Era) -> Self {
+        let mut rig = Self::new(channel);
+        rig.event(Event::Up);
+        match era {
+            Era::Modern => rig.frame(&json!({"jsonrpc": "2.0", "id": 1, "result": {"supportedVersions": ["2026-07-28"]}})),
+            Era::Legacy => {
+                rig.frame(&json!({"jsonrpc": "2.0", "id": 1, "error": {"code": -32601, "message": "no"}}));
+                rig.frame(&json!({"jsonrpc": "2.0", "id": 2, "result": {"protocolVersion": "2025-11-25"}}));
+            }
+        }
+        let said = rig.drain();
+        assert!(said.iter().any(|effect| effect == "opened"), "{said:?}");
+        rig
+    }
+
+    fn event(&mut self, event: Event) {
+        self.protocol.handle_event(event, self.now);
+    }
+
+    fn frame(&mut self, value: &Value) {
+        self.frame_from(Origin::Standing, value);
+    }
+
+    fn frame_from(&mut self, origin: Origin, value: &Value) {
+        let frame = Frame::parse(value.to_string().into()).next().unwrap().unwrap();
+        self.event(Event::Frame { origin, frame });
+    }
+
+    fn submit(&mut self, key: Key, waiter: W) {
+        self.submit_as(key, Method::TOOLS_CALL, waiter);
+    }
+
+    fn submit_as(&mut self, key: Key, method: Method, waiter: W) {
+        self.protocol.handle_submit(Submission { key, method, params: Params::default(), wants_progress: true, waiter });
+    }
+
+    fn drain(&mut self) -> Vec<String> {
+        std::iter::from_fn(|| self.protocol.poll_effect()).map(|effect| describe(&effect)).collect()
+    }
+}
+
+/// An effect in a few words, for tables.
+fn describe(effect: &Effect<W>) -> String {
+    match effect {
+        Effect::Command(Command::Send { key, message, .. }) => {
+            let value: Value = serde_json::from_slice(&message.to_vec()).unwrap();
+            let what = match value.get("method").and_then(Value::as_str) {
+                Some("notifications/cancelled") => format!("cancelled {}", value["params"]["requestId"]),
+                Some(method) => method.to_owned(),
+                None if value.get("error").is_some() => format!("answer {} error {}", value["id"], value["error"]["code"]),
+                None => format!("answer {} {}", value["id"], value["result"]),
+            };
+            match key {
+                Some(key) => format!("send {key} {what}"),
+                None => format!("send {what}"),
+            }
+        }
+        Effect::Command(Command::Abort { key }) => format!("abort {key}"),
+        Effect::Command(Command::Close) => "close".to_owned(),
+        Effect::Opened(_) => "opened".to_owned(),
+        Effect::Progress { key, .. } => format!("progress {key}"),
+        Effect::Settle { waiter, outcome } => format!("settle {waiter} {}", ended(outcome)),
+        Effect::Notification { method, .. } => format!("notification {method}"),
+        Effect::Odd(oddity) => match oddity {
+            Oddity::LateAnswer(key) => format!("late {key}"),
+            Oddity::UnknownId(id) => format!("unknown {id}"),
+            Oddity::StrayError(error) => format!("stray error {}", error.code),
+            Oddity::Junk(_) => "junk".to_owned(),
+            Oddity::ForbiddenRequest(method) => format!("forbidden {method}"),
+            Oddity::UnknownToken => "unknown token".to_owned(),
+            Oddity::TooLarge(_) => "too large".to_owned(),
+        },
+        Effect::End(end) => match end {
+            End::Closed => "end closed".to_owned(),
+            End::NotOpened(_) => "end not opened".to_owned(),
+            End::Reopen => "end reopen".to_owned(),
+            End::Lost(_) => "end lost".to_owned(),
+        },
+    }
+}
+
+fn ended(outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::Result(_) => "result".to_owned(),
+        Outcome::InputRequired(_) => "input required".to_owned(),
+        Outcome::Error(error) => format!("error {}", error.code),
+        Outcome::Violation(violation) => match violation {
+            Violation::ResultType(found) => format!("bad type {found}"),
+            Violation::Malformed(_) => "malformed".to_owned(),
+            Violation::Unusable(_) => "unusable".to_owned(),
+            Violation::NoAnswer(_) => "no answer".to_owned(),
+        },
+        Outcome::TooLarge(_) => "too large".to_owned(),
+        Outcome::Refused(refusal) => format!("refused {}", refusal.status),
+        Outcome::Unreachable(_) => "unreachable".to_owned(),
+        Outcome::Lost(_) => "lost".to_owned(),
+        Outcome::Down(_) => "down".to_owned(),
+    }
+}
+
+fn down() -> Event {
+    Event::Down(Down::Exited { status: None, stderr: String::new() })
+}
+
+fn answer(id: impl Into<Value>) -> Value {
+    json!({"jsonrpc": "2.0", "id": id.into(), "result": {}})
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Phases {
+    Opening,
+    Ready,
+    Closing,
+    Over,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Inputs {
+    Submit,
+    Cancel,
+    Close,
+    Timeout,
+    Up,
+    Answer,
+    Ended,
+    Down,
+}
+
+#[test]
+fn every_phase_meets_every_input() {
+    use {Inputs as I, Phases as P};
+    #[rustfmt::skip]
+    let table: [(P, I, &[&str]); 4 * 8] = [
+        (P::Opening, I::Submit,  &["settle new down"]),
+        (P::Opening, I::Cancel,  &[]),
+        (P::Opening, I::Close,   &["close"]),
+        (P::Opening, I::Timeout, &["end not opened"]),
+        (P::Opening, I::Up,      &["send 1 server/discover"]),
+        (P::Opening, I::Answer,  &["unknown 10"]),
+        (P::Opening, I::Ended,   &[]),
+        (P::Opening, I::Down,    &["end not opened"]),
+        (P::Ready,   I::Submit,  &["send 11 tools/call"]),
+        (P::Ready,   I::Cancel,  &["cancelled 10"]),
+        (P::Ready,   I::Close,   &["settle old down", "close"]),
+        (P::Ready,   I::Timeout, &[]),
+        (P::Ready,   I::Up,      &[]),
+        (P::Ready,   I::Answer,  &["settle old result"]),
+        (P::Ready,   I::Ended,   &["settle old lost"]),
+        (P::Ready,   I::Down,    &["settle old down", "end lost"]),
+        (P::Closing, I::Submit,  &["settle new down"]),
+        (P::Closing, I::Cancel,  &[]),
+        (P::Closing, I::Close,   &[]),
+        (P::Closing, I::Timeout, &[]),
+        (P::Closing, I::Up,      &[]),
+        (P::Closing, I::Answer,  &["late 10"]),
+        (P::Closing, I::Ended,   &[]),
+        (P::Closing, I::Down,    &["end closed"]),
+        (P::Over,    I::Submit,  &["settle new down"]),
+        (P::Over,    I::Cancel,  &[]),
+        (P::Over,    I::Close,   &[]),
+        (P::Over,    I::Timeout, &[]),
+        (P::Over,    I::Up,      &[]),
+        (P::Over,    I::Answer,  &["late 10"]),
+        (P::Over,    I::Ended,   &[]),
+        (P::Over,    I::Down,    &[]),
+    ];
+    for (phase, input, expected) in table {
+        let mut rig = match phase {
+            P::Opening => Rig::new(Channel::Pipe),
+            P::Ready | P::Closing | P::Over => {
+                let mut rig = Rig::ready(Channel::Pipe, Era::Modern);
+                rig.submit(10, "old");
+                rig
+            }
+        };
+        match phase {
+            P::Opening | P::Ready => {}
+            P::Closing => rig.protocol.handle_close(),
+            P::Over => rig.event(down()),
+        }
+        rig.drain();
+
+        match input {
+            I::Submit => rig.submit(11, "new"),
+            I::Cancel => rig.protocol.handle_cancel(10, true, "gone", rig.now),
+            I::Close => rig.protocol.handle_close(),
+            I::Timeout => rig.protocol.handle_timeout(rig.now + Duration::from_secs(3600)),
+            I::Up => rig.event(Event::Up),
+            I::Answer => rig.frame(&answer(10)),
+            I::Ended => rig.event(Event::Ended { key: 10, how: Ended::Lost("reset".into()) }),
+            I::Down => rig.event(down()),
+        }
+
+        let said: Vec<String> = rig.drain().iter().map(|said| said.replace("send cancelled", "cancelled")).collect();
+        assert_eq!(said, expected, "{phase:?} on {input:?}");
+    }
+}
+
+// ERA-01, LIF-01, LIF-04, LIF-05
+#[test]
+fn the_opening_of_either_era_says_what_it_must_and_nothing_more() {
+    let mut rig = Rig::new(Channel::Pipe);
+    rig.event(Event::Up);
+    assert_eq!(rig.drain(), ["send 1 server/discover"]);
+    rig.frame(&json!({"jsonrpc": "2.0", "id": 1, "result": {"supportedVersions": ["2026-07-28"]}}));
+    assert_eq!(rig.drain(), ["opened"]);
+
+    let mut rig = Rig::new(Channel::Pipe);
+    rig.event(Event::Up);
+    rig.frame(&json!({"jsonrpc": "2.0", "id": 1, "error": {"code": -32602, "message": "Invalid"}}));
+    assert_eq!(rig.drain(), ["send 1 server/discover", "send 2 initialize"]);
+    rig.frame(&json!({"jsonrpc": "2.0", "id": 2, "result": {"protocolVersion": "2025-11-25"}}));
+    assert_eq!(rig.drain(), ["send notifications/initialized", "opened"]);
+}
+
+// RPC-03, CAN-06, FR-020, FR-023, FR-025
+#[test]
+fn answers_find_their_request_by_id() {
+    #[rustfmt::skip]
+    let table: [(Value, &[&str]); 9] = [
+        (answer(10),             &["settle a result"]),
+        (answer("10"),           &["settle a result"]),
+        (answer("010"),          &["unknown 010"]),
+        (answer("+10"),          &["unknown +10"]),
+        (answer(1),              &["late 1"]),
+        (answer(99),             &["unknown 99"]),
+        (answer(0),              &["unknown 0"]),
+        (answer(-10),            &["unknown -10"]),
+        (json!({"jsonrpc": "2.0", "id": null, "error": {"code": -32603, "message": "x"}}), &["stray error -32603"]),
+    ];
+    for (value, expected) in table {
+        let mut rig = Rig::ready(Channel::Pipe, Era::Modern);
+        rig.submit(10, "a");
+        rig.drain();
+        rig.frame(&value);
+        assert_eq!(rig.drain(), expected, "{value}");
+    }
+}
+
+#[test]
+fn a_second_answer_to_the_same_request_is_late() {
+    let mut rig = Rig::ready(Channel::Pipe, Era::Modern);
+    rig.submit(10, "a");
+    rig.frame(&answer(10));
+    rig.frame(&answer(10));
+    assert_eq!(rig.drain(), ["send 10 tools/call", "settle a result", "late 10"]);
+}
+
+// FR-024
+#[test]
+fn over_http_an_error_without_an_id_belongs_to_its_exchange() {
+    let mut rig = Rig::ready(Channel::Http, Era::Modern);
+    rig.submit(10, "a");
+    rig.submit(11, "b");
+    rig.drain();
+    rig.frame_from(Origin::Exchange(11), &json!({"jsonrpc": "2.0", "error": {"code": -32602, "message": "x"}}));
+    assert_eq!(rig.drain(), ["settle b error -32602"]);
+}
+
+#[test]
+fn over_http_an_answer_with_another_id_is_no_answer() {
+    let mut rig = Rig::ready(Channel::Http, Era::Modern);
+    rig.submit(10, "a");
+    rig.drain();
+    rig.frame_from(Origin::Exchange(10), &answer(77));
+    rig.event(Event::Ended { key: 10, how: Ended::Clean });
+    assert_eq!(rig.drain(), ["unknown 77", "settle a no answer"]);
+}
+
+#[test]
+fn the_end_of_an_exchange_without_an_answer_ends_its_request() {
+    let refusal = |status, body: &'static str| {
+        Ended::Refused(Refusal {
+            status,
+            challenges: vec![],
+            retry_after: None,
+            body: Bytes::from_static(body.as_bytes()),
+        })
+    };
+    let table = [
+        (Ended::Clean, "no answer"),
+        (Ended::Lost("reset".into()), "lost"),
+        (Ended::Unreachable("refused".into()), "unreachable"),
+        (Ended::Unusable("HTML".into()), "unusable"),
+        (refusal(500, "<html>"), "refused 500"),
+        (refusal(404, r#"{"jsonrpc":"2.0","id":10,"error":{"code":-32601,"message":"x"}}"#), "error -32601"),
+        (refusal(400, r#"{"jsonrpc":"2.0","error":{"code":-32602,"message":"x"}}"#), "error -32602"),
+    ];
+    for (how, expected) in table {
+        let mut rig = Rig::ready(Channel::Http, Era::Modern);
+        rig.submit(10, "a");
+        rig.drain();
+        let name = format!("{how:?}");
+        rig.event(Event::Ended { key: 10, how });
+        assert_eq!(rig.drain(), [format!("settle a {expected}")], "{name}");
+    }
+}
+
+// CAN-01 to CAN-03, CAN-07, FR-021
+#[test]
+fn a_cancel_goes_out_by_era_channel_and_whether_it_was_written() {
+    #[rustfmt::skip]
+    let table: [(Channel, Era, bool, &[&str]); 6] = [
+        (Channel::Pipe, Era::Modern, true,  &["send cancelled 10"]),
+        (Channel::Pipe, Era::Legacy, true,  &["send cancelled 10"]),
+        (Channel::Pipe, Era::Modern, false, &["abort 10"]),
+        (Channel::Http, Era::Modern, true,  &["abort 10"]),
+        (Channel::Http, Era::Modern, false, &["abort 10"]),
+        (Channel::Http, Era::Legacy, true,  &["send cancelled 10"]),
+    ];
+    for (channel, era, written, expected) in table {
+        let mut rig = Rig::ready(channel, era);
+        rig.submit(10, "a");
+        rig.drain();
+        rig.protocol.handle_cancel(10, written, "timeout", rig.now);
+        assert_eq!(rig.drain(), expected, "{channel:?} {era:?} {written}");
+
+        rig.protocol.handle_cancel(10, true, "again", rig.now);
+        assert_eq!(rig.drain(), [""; 0], "a second cancel says nothing");
+        rig.frame(&answer(10));
+        assert_eq!(rig.drain(), ["late 10"], "{channel:?} {era:?} {written}");
+    }
+}
+
+#[test]
+fn a_request_that_could_not_be_taken_back_is_cancelled_after_all() {
+    let mut rig = Rig::ready(Channel::Pipe, Era::Modern);
+    rig.submit(10, "a");
+    rig.protocol.handle_cancel(10, false, "gone", rig.now);
+    rig.drain();
+    rig.event(Event::Ended { key: 10, how: Ended::AlreadySent });
+    assert_eq!(rig.drain(), ["send cancelled 10"]);
+    assert_eq!(rig.protocol.in_flight(), 0);
+
+    rig.submit(11, "b");
+    rig.protocol.handle_cancel(11, false, "gone", rig.now);
+    rig.drain();
+    rig.event(Event::Ended { key: 11, how: Ended::Removed });
+    assert_eq!(rig.drain(), [""; 0]);
+    assert_eq!(rig.protocol.in_flight(), 0);
+}
+
+// CAN-03
+#[test]
+fn a_cancelled_legacy_exchange_is_aborted_when_it_has_lingered() {
+    let mut rig = Rig::ready(Channel::Http, Era::Legacy);
+    rig.submit(10, "a");
+    rig.protocol.handle_cancel(10, true, "timeout", rig.now);
+    rig.drain();
+    let due = rig.protocol.poll_timeout().unwrap();
+    assert_eq!(due, rig.now + LINGER);
+
+    rig.protocol.handle_timeout(due - Duration::from_millis(1));
+    assert_eq!(rig.drain(), [""; 0]);
+    rig.protocol.handle_timeout(due);
+    assert_eq!(rig.drain(), ["abort 10"]);
+    assert_eq!(rig.protocol.in_flight(), 0);
+    assert_eq!(rig.protocol.poll_timeout(), None);
+}
+
+// PROG-02, FR-027
+#[test]
+fn progress_reaches_only_a_request_that_asked_for_it() {
+    #[rustfmt::skip]
+    let table: [(Value, &[&str]); 5] = [
+        (json!(10),            &["progress 10"]),
+        (json!("10"),          &["progress 10"]),
+        (json!(11),            &["unknown token"]),
+        (json!("tool-call-4"), &["unknown token"]),
+        (json!(null),          &["unknown token"]),
+    ];
+    for (token, expected) in table {
+        let mut rig = Rig::ready(Channel::Pipe, Era::Modern);
+        rig.submit(10, "a");
+        rig.drain();
+        rig.frame(&json!({"jsonrpc": "2.0", "method": "notifications/progress", "params": {"progressToken": token, "progress": 1}}));
+        assert_eq!(rig.drain(), expected, "{token}");
+    }
+}
+
+// PING-01, PING-04, RPC-06, RPC-13, HTTP-10
+#[test]
+fn requests_of_a_server_are_answered_in_the_legacy_era_only() {
+    let ping = json!({"jsonrpc": "2.0", "id": "s1", "method": "ping"});
+    let sample = json!({"jsonrpc": "2.0", "id": 7, "method": "sampling/createMessage", "params": {}});
+    for channel in [Channel::Pipe, Channel::Http] {
+        let mut rig = Rig::ready(channel, Era::Legacy);
+        rig.frame(&ping);
+        rig.frame(&sample);
+        assert_eq!(rig.drain(), ["send answer \"s1\" {}", "send answer 7 error -32601"]);
+
+        let mut rig = Rig::ready(channel, Era::Modern);
+        rig.frame(&ping);
+        rig.frame(&sample);
+        assert_eq!(rig.drain(), ["forbidden ping", "forbidden sampling/createMessage"]);
+    }
+}
+
+// PING-01: also before the handshake is over; never before the server is known to be legacy
+#[test]
+fn an_early_ping_is_answered_as_soon_as_the_server_is_known_to_be_legacy() {
+    let mut rig = Rig::new(Channel::Pipe);
+    rig.event(Event::Up);
+    rig.frame(&json!({"jsonrpc": "2.0", "id": 1, "method": "ping"}));
+    assert_eq!(rig.drain(), ["send 1 server/discover"]);
+    rig.frame(&json!({"jsonrpc": "2.0", "id": 1, "error": {"code": -32601, "message": "no"}}));
+    rig.frame(&json!({"jsonrpc": "2.0", "id": 2, "method": "ping"}));
+    assert_eq!(rig.drain(), ["send 2 initialize", "send answer 1 {}", "send answer 2 {}"]);
+}
+
+// RPC-09, MRTR-08
+#[test]
+fn an_interim_result_is_told_apart_and_an_unknown_one_is_a_violation() {
+    let typed = |text: &str| json!({"jsonrpc": "2.0", "id": 10, "result": {"resultType": text}});
+    let table = [
+        (Method::TOOLS_CALL, "complete", "settle a result"),
+        (Method::TOOLS_CALL, "input_required", "settle a input required"),
+        (Method::TOOLS_LIST, "input_required", "settle a bad type input_required"),
+        (Method::TOOLS_CALL, "surprise", "settle a bad type surprise"),
+    ];
+    for (method, text, expected) in table {
+        let mut rig = Rig::ready(Channel::Pipe, Era::Modern);
+        rig.submit_as(10, method.clone(), "a");
+        rig.drain();
+        rig.frame(&typed(text));
+        assert_eq!(rig.drain(), [expected], "{method} {text}");
+    }
+}
+
+// FR-013, RPC-14
+#[test]
+fn what_cannot_be_read_costs_at_most_its_own_request() {
+    let mut rig = Rig::ready(Channel::Pipe, Era::Modern);
+    rig.submit(10, "a");
+    rig.submit(11, "b");
+    rig.submit(12, "c");
+    rig.drain();
+
+    let junk = Frame::parse(Bytes::from_static(b"Server started")).next().unwrap().unwrap_err();
+    rig.event(Event::Junk { origin: Origin::Standing, reason: junk });
+    let bad = Frame::parse(Bytes::from_static(br#"{"jsonrpc":"2.0","id":10,"result":3}"#)).next().unwrap().unwrap_err();
+    rig.event(Event::Junk { origin: Origin::Standing, reason: bad });
+    rig.event(Event::TooLarge { key: Some(11), limit: 64 });
+    rig.event(Event::TooLarge { key: Some(99), limit: 64 });
+    assert_eq!(rig.drain(), ["junk", "settle a malformed", "settle b too large", "too large"]);
+
+    rig.event(Event::TooLarge { key: None, limit: 64 });
+    assert_eq!(rig.drain(), ["settle c too large", "too large"]);
+}
+
+#[test]
+fn everything_in_flight_ends_with_the_connection_in_order() {
+    let mut rig = Rig::ready(Channel::Pipe, Era::Modern);
+    for (key, waiter) in [(10, "a"), (11, "b"), (12, "c")] {
+        rig.submit(key, waiter);
+    }
+    rig.protocol.handle_cancel(11, true, "gone", rig.now);
+    rig.drain();
+    rig.event(down());
+    assert_eq!(rig.drain(), ["settle a down", "settle c down", "end lost"]);
+}
+
+#[test]
+fn a_process_that_ends_during_the_probe_is_opened_again() {
+    let mut rig = Rig::new(Channel::Pipe);
+    rig.event(Event::Up);
+    rig.drain();
+    rig.event(down());
+    assert_eq!(rig.drain(), ["end reopen"]);
+}

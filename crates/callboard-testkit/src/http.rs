@@ -1,0 +1,118 @@
+//! A scripted HTTP server on a real socket of 127.0.0.1: HTTP/1.1, hand-written, so that it can break it.
+//!
+//! ```text
+//! client ──request──► connection ──Recorded──► Router ──HttpStep──► connection ──bytes, or none──► client
+//!                          └──────────► Log ◄── requests(), aborted() ◄── test
+//! ```
+
+mod connection;
+mod events;
+mod log;
+mod request;
+mod router;
+mod step;
+
+pub use log::Recorded;
+pub use router::Router;
+pub use step::{HttpStep, SseEvent};
+
+use connection::Connection;
+use log::Log;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use tokio::net::TcpListener;
+use tokio::task::{JoinHandle, JoinSet};
+
+/// A running scripted HTTP server; it stops, and drops its connections, when this value is dropped.
+///
+/// It works on the runtime that it was started on, which therefore must not be blocked.
+#[derive(Debug)]
+pub struct HttpScript {
+    address: SocketAddr,
+    log: Arc<Log>,
+    acceptor: JoinHandle<()>,
+}
+
+impl HttpScript {
+    /// Starts a server on a free port of 127.0.0.1.
+    ///
+    /// # Errors
+    ///
+    /// Where no socket can be had.
+    pub async fn start(router: impl Into<Router>) -> io::Result<Self> {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
+        let address = listener.local_addr()?;
+        let log = Arc::new(Log::default());
+        let acceptor = tokio::spawn(accept(listener, router.into(), Arc::clone(&log)));
+        Ok(Self {
+            address,
+            log,
+            acceptor,
+        })
+    }
+
+    /// The URL of the endpoint; any other path is answered alike.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("http://{}/mcp", self.address)
+    }
+
+    /// The address it listens on.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// All requests that have come in whole, in order.
+    #[must_use]
+    pub fn requests(&self) -> Vec<Recorded> {
+        self.log.requests()
+    }
+
+    /// How many requests the client gave up: it dropped the socket before their answer was written.
+    #[must_use]
+    pub fn aborted(&self) -> usize {
+        self.requests().iter().filter(|request| request.aborted).count()
+    }
+
+    /// How many connections have been accepted.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.log.connections()
+    }
+
+    /// Waits until `condition` holds for the requests that have come in, and gives these.
+    ///
+    /// It is asked after each request and each abort. Waits for ever where it never holds.
+    pub async fn wait_until(&self, mut condition: impl FnMut(&[Recorded]) -> bool) -> Vec<Recorded> {
+        self.log
+            .wait_for(|requests| condition(requests).then(|| requests.to_vec()))
+            .await
+    }
+}
+
+impl Drop for HttpScript {
+    fn drop(&mut self) {
+        self.acceptor.abort();
+    }
+}
+
+/// Accepts until aborted; the connections end with it.
+async fn accept(listener: TcpListener, router: Router, log: Arc<Log>) {
+    let router = Arc::new(Mutex::new(router));
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => {
+                // A client that is gone before it was accepted costs nobody else anything.
+                if let Ok((stream, _)) = accepted {
+                    let number = log.connection();
+                    let connection = Connection::new(stream, number, Arc::clone(&router), Arc::clone(&log));
+                    connections.spawn(connection.run());
+                }
+            }
+            Some(_) = connections.join_next() => {}
+        }
+    }
+}

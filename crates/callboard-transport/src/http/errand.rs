@@ -1,0 +1,110 @@
+//! A message without a key, a notification or an answer to the server: sent, acknowledged, forgotten.
+
+use super::Shared;
+use super::request::Letter;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use std::rc::Rc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout, timeout_at};
+use tracing::debug;
+
+/// Sends one message; every 2xx is success, whatever comes with it (FR-053, FR-054).
+///
+/// A failure is only logged: nobody waits for it, and what it means for the connection shows with its next
+/// request. `latch` opens the gate for those behind this message once the server has answered it.
+pub(super) async fn run(shared: Rc<Shared>, letter: Letter, gate: Option<Gate>, latch: Option<Latch>) {
+    let method = letter.meta.method.clone();
+    let post = async {
+        Gate::pass(gate).await;
+        let request = shared
+            .target
+            .post(letter, &shared.session)
+            .map_err(Failure::Request)?;
+        let answer = shared.pool.request(request).await.map_err(Failure::Transfer)?;
+        drop(latch);
+        if !answer.status().is_success() {
+            return Err(Failure::Status(answer.status()));
+        }
+        drain(answer.into_body()).await;
+        Ok(())
+    };
+    let failure = match timeout(LIMIT, post).await {
+        Ok(Ok(())) => return,
+        Ok(Err(Failure::Request(text))) => text,
+        Ok(Err(Failure::Transfer(error))) => super::fault::causes(&error),
+        Ok(Err(Failure::Status(status))) => format!("the server answered {status}"),
+        Err(_) => format!("no answer within {LIMIT:?}"),
+    };
+    let method = method
+        .as_ref()
+        .map_or("answer to the server", |method| method.as_str());
+    debug!(server = %shared.name, method, failure, "a message was not accepted");
+}
+
+/// Reads what little may come, so that the socket can be used again.
+async fn drain(mut body: Incoming) {
+    let read = async {
+        let mut left = DRAIN_SIZE;
+        while let Some(Ok(frame)) = body.frame().await {
+            left = left.saturating_sub(frame.data_ref().map_or(0, |data| data.len()));
+            if left == 0 {
+                return;
+            }
+        }
+    };
+    // A body that goes on costs its socket, nothing else.
+    let _ = timeout(DRAIN_LIMIT, read).await;
+}
+
+enum Failure {
+    Request(String),
+    Transfer(hyper_util::client::legacy::Error),
+    Status(http::StatusCode),
+}
+
+/// Holds messages back until the server has answered an earlier one, or had its time to.
+///
+/// POSTs run side by side; a server that has not yet seen `notifications/initialized` may refuse what follows.
+#[derive(Clone)]
+pub(super) struct Gate {
+    shut: watch::Receiver<()>,
+    until: Instant,
+}
+
+/// Opens its [`Gate`] when it is dropped.
+pub(super) struct Latch(#[expect(dead_code, reason = "held for its drop")] watch::Sender<()>);
+
+impl Gate {
+    pub(super) fn shut() -> (Self, Latch) {
+        let (latch, shut) = watch::channel(());
+        (
+            Self {
+                shut,
+                until: Instant::now() + GATE_LIMIT,
+            },
+            Latch(latch),
+        )
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.shut.has_changed().is_err() || Instant::now() >= self.until
+    }
+
+    pub(super) async fn pass(gate: Option<Self>) {
+        if let Some(mut gate) = gate {
+            // Nothing is ever sent: either the latch is dropped or the time is over.
+            let _ = timeout_at(gate.until, gate.shut.changed()).await;
+        }
+    }
+}
+
+/// The longest one message may take, its wait at the gate included.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// The longest time for which messages are held back.
+const GATE_LIMIT: Duration = Duration::from_secs(5);
+
+const DRAIN_SIZE: usize = 64 * 1024;
+const DRAIN_LIMIT: Duration = Duration::from_secs(1);

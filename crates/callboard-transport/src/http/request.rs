@@ -1,0 +1,209 @@
+//! From a message to an HTTP request: address, credentials and the headers of its era.
+
+use super::HttpConfig;
+use super::session::Session;
+use super::upload::{Upload, Wire};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use callboard_proto::wire::{Outgoing, SendMeta};
+use callboard_proto::{Era, headers};
+use http::header::{
+    ACCEPT, AUTHORIZATION, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, TRANSFER_ENCODING,
+};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
+use std::sync::Arc;
+use tracing::warn;
+use url::Url;
+
+/// A message to post, and who is told when it is written.
+pub(super) struct Letter {
+    pub(super) message: Outgoing,
+    pub(super) meta: SendMeta,
+    pub(super) wire: Arc<Wire>,
+}
+
+/// Where all requests of a transport go, and what they have in common.
+pub(super) struct Target {
+    /// Without userinfo and fragment; or why there is none.
+    uri: Result<Uri, &'static str>,
+    /// What the configuration adds to every request.
+    headers: HeaderMap,
+    /// `host:port`, to name the server in errors.
+    pub(super) authority: String,
+}
+
+impl Target {
+    pub(super) fn new(config: &HttpConfig) -> Self {
+        let mut headers = HeaderMap::new();
+        for (name, value) in &config.headers {
+            if RESERVED.contains(name) || name.as_str().starts_with("mcp-") {
+                warn!(server = %config.name, header = %name, "a configured header that is the protocol's own is not sent");
+            } else {
+                headers.append(name, value.clone());
+            }
+        }
+        if let Some(basic) = basic_authorization(&config.url)
+            && !headers.contains_key(AUTHORIZATION)
+        {
+            headers.insert(AUTHORIZATION, basic);
+        }
+        let host = config.url.host_str().unwrap_or_default();
+        let authority = match config.url.port_or_known_default() {
+            Some(port) => format!("{host}:{port}"),
+            None => host.to_owned(),
+        };
+        Self {
+            uri: request_uri(&config.url),
+            headers,
+            authority,
+        }
+    }
+
+    /// The POST of a message.
+    ///
+    /// # Errors
+    ///
+    /// No request can be made of it, as text for a user.
+    pub(super) fn post(&self, letter: Letter, session: &Session) -> Result<Request<Upload>, String> {
+        let Letter { message, meta, wire } = letter;
+        let mut request = Request::new(Upload::new(message, wire));
+        *request.method_mut() = Method::POST;
+        *request.uri_mut() = self.uri.clone()?;
+        let fields = request.headers_mut();
+        fields.clone_from(&self.headers);
+        fields.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        fields.insert(
+            ACCEPT,
+            HeaderValue::from_static("application/json, text/event-stream"),
+        );
+        if let Some(version) = meta.version_header {
+            fields.insert(headers::MCP_PROTOCOL_VERSION, HeaderValue::from_static(version));
+        }
+        match meta.era {
+            Era::Modern => {
+                if let Some(method) = &meta.method {
+                    fields.insert(headers::MCP_METHOD, encoded(method.as_str())?);
+                }
+                if let Some(name) = &meta.name {
+                    fields.insert(headers::MCP_NAME, encoded(name)?);
+                }
+            }
+            Era::Legacy => {
+                if let Some(id) = session.id() {
+                    fields.insert(headers::MCP_SESSION_ID, id);
+                }
+            }
+        }
+        Ok(request)
+    }
+
+    /// The DELETE that ends `session`, if there is one.
+    pub(super) fn end_session(&self, session: &Session) -> Option<Request<Upload>> {
+        let id = session.id()?;
+        let mut request = Request::new(Upload::empty());
+        *request.method_mut() = Method::DELETE;
+        *request.uri_mut() = self.uri.clone().ok()?;
+        let fields = request.headers_mut();
+        fields.clone_from(&self.headers);
+        fields.insert(headers::MCP_SESSION_ID, id);
+        if let Some(version) = session.version() {
+            fields.insert(headers::MCP_PROTOCOL_VERSION, HeaderValue::from_static(version));
+        }
+        Some(request)
+    }
+}
+
+fn encoded(text: &str) -> Result<HeaderValue, String> {
+    HeaderValue::from_str(&headers::encode(text)).map_err(|_| "a header value cannot be encoded".to_owned())
+}
+
+fn request_uri(url: &Url) -> Result<Uri, &'static str> {
+    if !matches!(url.scheme(), "http" | "https") {
+        return Err("the address of the server is neither http nor https");
+    }
+    let mut url = url.clone();
+    url.set_fragment(None);
+    // Both fail only for URLs that cannot have userinfo.
+    let _ = url.set_username("");
+    let _ = url.set_password(None);
+    Uri::try_from(url.as_str()).map_err(|_| "the address of the server cannot be requested")
+}
+
+/// RFC 7617, from the userinfo of a URL.
+fn basic_authorization(url: &Url) -> Option<HeaderValue> {
+    if url.username().is_empty() && url.password().is_none() {
+        return None;
+    }
+    let mut pair = percent_decoded(url.username());
+    pair.push(b':');
+    pair.extend(percent_decoded(url.password().unwrap_or_default()));
+    let mut value = HeaderValue::from_str(&format!("Basic {}", STANDARD.encode(&pair))).ok()?;
+    value.set_sensitive(true);
+    Some(value)
+}
+
+fn percent_decoded(text: &str) -> Vec<u8> {
+    let mut decoded = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, tail @ ..] = rest {
+        let escaped = match rest {
+            [b'%', high, low, ..] => hex(*high).zip(hex(*low)),
+            _ => None,
+        };
+        match escaped {
+            Some((high, low)) => {
+                decoded.push(high << 4 | low);
+                rest = &rest[3..];
+            }
+            None => {
+                decoded.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    decoded
+}
+
+fn hex(digit: u8) -> Option<u8> {
+    char::from(digit)
+        .to_digit(16)
+        .and_then(|value| u8::try_from(value).ok())
+}
+
+/// Headers that the transport sets itself, beside all that begin with `mcp-`.
+const RESERVED: [HeaderName; 6] = [
+    HOST,
+    CONTENT_LENGTH,
+    TRANSFER_ENCODING,
+    CONNECTION,
+    CONTENT_TYPE,
+    ACCEPT,
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn userinfo_is_decoded_before_it_becomes_basic_authorization() {
+        let table = [
+            ("http://user:pass@host/", Some("Basic dXNlcjpwYXNz")),
+            ("http://a%40b:%3A%zz@host/", Some("Basic YUBiOjoleno=")),
+            ("http://token@host/", Some("Basic dG9rZW46")),
+            ("http://host/", None),
+        ];
+        for (url, expected) in table {
+            let value = basic_authorization(&url.parse().unwrap());
+            let value = value.as_ref().map(|value| value.to_str().unwrap());
+            assert_eq!(value, expected, "{url}");
+        }
+    }
+
+    #[test]
+    fn the_request_target_has_neither_userinfo_nor_fragment() {
+        let uri = request_uri(&"https://user:pass@host:444/mcp?key=1#part".parse().unwrap()).unwrap();
+        assert_eq!(uri, "https://host:444/mcp?key=1");
+
+        assert!(request_uri(&"ftp://host/".parse().unwrap()).is_err());
+    }
+}

@@ -1,0 +1,106 @@
+//! A request body in parts, which notices when it is asked for.
+
+use crate::WireMark;
+use bytes::Bytes;
+use callboard_proto::wire::Outgoing;
+use http_body::{Body, Frame, SizeHint};
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+
+/// Whether a message may have reached the server, for the driver and for whoever asked.
+pub(super) struct Wire {
+    written: AtomicBool,
+    mark: Option<Arc<dyn WireMark>>,
+}
+
+impl Wire {
+    pub(super) fn new(mark: Option<Arc<dyn WireMark>>) -> Self {
+        Self {
+            written: AtomicBool::new(false),
+            mark,
+        }
+    }
+
+    pub(super) fn is_written(&self) -> bool {
+        self.written.load(Ordering::Relaxed)
+    }
+
+    fn begin(&self) {
+        self.written.store(true, Ordering::Relaxed);
+        if let Some(mark) = &self.mark {
+            mark.mark_written();
+        }
+    }
+}
+
+/// The parts of a message, never joined; its length is known, so that it goes out with `Content-Length`.
+///
+/// hyper asks for the first part only when it has a connection and is about to write to it.
+pub(super) struct Upload {
+    parts: [Bytes; 3],
+    next: usize,
+    left: u64,
+    /// Taken when the first part is asked for.
+    wire: Option<Arc<Wire>>,
+}
+
+impl Upload {
+    pub(super) fn new(message: Outgoing, wire: Arc<Wire>) -> Self {
+        let left = message.len() as u64;
+        let parts = [
+            message.prefix,
+            message.params,
+            Bytes::from_static(message.suffix.as_bytes()),
+        ];
+        Self {
+            parts,
+            next: 0,
+            left,
+            wire: Some(wire),
+        }
+    }
+
+    pub(super) fn empty() -> Self {
+        Self {
+            parts: [Bytes::new(), Bytes::new(), Bytes::new()],
+            next: 0,
+            left: 0,
+            wire: None,
+        }
+    }
+}
+
+impl Body for Upload {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let this = &mut *self;
+        if let Some(wire) = this.wire.take() {
+            wire.begin();
+        }
+        while let Some(part) = this.parts.get_mut(this.next) {
+            this.next += 1;
+            if !part.is_empty() {
+                let part = std::mem::take(part);
+                this.left -= part.len() as u64;
+                return Poll::Ready(Some(Ok(Frame::data(part))));
+            }
+        }
+        Poll::Ready(None)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.left == 0
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.left)
+    }
+}

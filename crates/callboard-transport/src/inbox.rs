@@ -1,0 +1,53 @@
+//! What a standing connection has read, on its way into batches.
+
+use crate::{BATCH, Events};
+use callboard_proto::frame::{Frame, Junk};
+use callboard_proto::wire::{Event, Origin};
+
+/// Collects the events of one wake-up of a reader; owned by that reader.
+#[derive(Debug)]
+pub(crate) struct Inbox {
+    events: Events,
+    batch: Vec<Event>,
+}
+
+impl Inbox {
+    pub(crate) fn new(events: Events) -> Self {
+        Self {
+            events,
+            batch: Vec::new(),
+        }
+    }
+
+    /// Adds what one message was parsed to; waits for credit whenever a batch is full.
+    pub(crate) async fn push_parsed(&mut self, parsed: impl IntoIterator<Item = Result<Frame, Junk>>) {
+        for frame in parsed {
+            self.push(match frame {
+                Ok(frame) => Event::Frame {
+                    origin: Origin::Standing,
+                    frame,
+                },
+                Err(reason) => Event::Junk {
+                    origin: Origin::Standing,
+                    reason,
+                },
+            })
+            .await;
+        }
+    }
+
+    /// Adds one event; waits for credit whenever a batch is full.
+    pub(crate) async fn push(&mut self, event: Event) {
+        self.batch.push(event);
+        if self.batch.len() == BATCH {
+            self.flush().await;
+        }
+    }
+
+    /// Delivers what has been collected.
+    pub(crate) async fn flush(&mut self) {
+        if !self.batch.is_empty() {
+            self.events.send(std::mem::take(&mut self.batch)).await;
+        }
+    }
+}

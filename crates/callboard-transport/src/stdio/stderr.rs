@@ -1,0 +1,169 @@
+//! A child's stderr: always drained, logged line by line, its end kept for error messages.
+//!
+//! Nothing in it is taken as a sign of failure (STD-03).
+
+use super::reaper::{Fate, over};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::io::AsyncReadExt;
+use tokio::process::ChildStderr;
+use tokio::sync::{oneshot, watch};
+use tokio::time::sleep;
+
+/// How much of the end of stderr is kept, in bytes.
+const RING: usize = 64 << 10;
+
+/// A longer line is logged in pieces.
+const LINE: usize = 8 << 10;
+
+/// How long after the child's end its stderr is still read: a process that left the group may hold it open.
+const AFTER_END: Duration = Duration::from_millis(100);
+
+/// The last 64 KiB of one child's stderr; cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Tail(Arc<Mutex<VecDeque<u8>>>);
+
+impl Tail {
+    fn push(&self, bytes: &[u8]) {
+        let mut ring = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let bytes = &bytes[bytes.len().saturating_sub(RING)..];
+        let excess = (ring.len() + bytes.len()).saturating_sub(RING);
+        ring.drain(..excess);
+        ring.extend(bytes);
+    }
+
+    /// The last whole lines in at most `limit` bytes; of a single longer line, its end.
+    pub(super) fn last(&self, limit: usize) -> String {
+        let mut ring = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = ring.make_contiguous();
+        let text = String::from_utf8_lossy(&all[all.len().saturating_sub(limit)..]);
+        let mut start = text.len().saturating_sub(limit);
+        while !text.is_char_boundary(start) {
+            start += 1;
+        }
+        let is_cut = start > 0 || all.len() > limit && all[all.len() - limit - 1] != b'\n';
+        let kept = &text[start..];
+        match kept.split_once('\n') {
+            Some((_, whole)) if is_cut && !whole.is_empty() => whole.to_owned(),
+            _ => kept.to_owned(),
+        }
+    }
+
+    /// All that is kept.
+    pub(super) fn all(&self) -> String {
+        self.last(RING)
+    }
+}
+
+/// Starts the task that drains `pipe`; the receiver hears when nothing more comes.
+///
+/// The task is not the connection's: a server that is being closed may still have something to say, and must
+/// not get SIGPIPE for it. It ends with the child.
+pub(super) fn drain(
+    mut pipe: ChildStderr,
+    server: String,
+    tail: Tail,
+    fate: watch::Receiver<Fate>,
+) -> oneshot::Receiver<()> {
+    let (done, drained) = oneshot::channel();
+    tokio::task::spawn_local(async move {
+        let after_end = async {
+            over(fate).await;
+            sleep(AFTER_END).await;
+        };
+        tokio::pin!(after_end);
+        let mut log = LineLog {
+            server,
+            line: Vec::new(),
+        };
+        let mut buffer = vec![0; LINE];
+        loop {
+            tokio::select! {
+                biased;
+                read = pipe.read(&mut buffer) => match read {
+                    Ok(0) | Err(_) => break,
+                    Ok(length) => {
+                        tail.push(&buffer[..length]);
+                        log.push(&buffer[..length]);
+                    }
+                },
+                () = &mut after_end => break,
+            }
+        }
+        log.flush();
+        // The connection may be gone by now.
+        let _ = done.send(());
+    });
+    drained
+}
+
+/// Logs what comes, a line at a time.
+struct LineLog {
+    server: String,
+    line: Vec<u8>,
+}
+
+impl LineLog {
+    fn push(&mut self, bytes: &[u8]) {
+        for piece in bytes.split_inclusive(|&byte| byte == b'\n') {
+            self.line.extend_from_slice(piece);
+            if piece.ends_with(b"\n") || self.line.len() >= LINE {
+                self.flush();
+            }
+        }
+    }
+
+    fn flush(&mut self) {
+        let line = self.line.trim_ascii_end();
+        if !line.is_empty() {
+            let text = String::from_utf8_lossy(line);
+            tracing::debug!(target: "callboard::stderr", server = %self.server, "{text}");
+        }
+        self.line.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tail_is_made_of_whole_lines() {
+        let table: [(&str, usize, &str); 7] = [
+            ("", 10, ""),
+            ("one\ntwo\n", 20, "one\ntwo\n"),
+            ("one\ntwo\n", 8, "one\ntwo\n"),
+            ("one\ntwo\n", 7, "two\n"),
+            ("one\ntwo\n", 4, "two\n"),
+            ("one\nlonger", 4, "nger"),
+            ("längst", 5, "ngst"),
+        ];
+        for (written, limit, expected) in table {
+            let tail = Tail::default();
+            tail.push(written.as_bytes());
+            assert_eq!(tail.last(limit), expected, "{written:?} in {limit}");
+        }
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_do_not_make_the_tail_longer() {
+        let tail = Tail::default();
+        tail.push(&[0xff; 5_000]);
+
+        assert!(tail.last(2_048).len() <= 2_048);
+    }
+
+    // FR-015
+    #[test]
+    fn only_the_end_of_a_flood_is_kept() {
+        let tail = Tail::default();
+        for index in 0..100_000 {
+            tail.push(format!("line {index}\n").as_bytes());
+        }
+
+        assert!(tail.all().len() <= RING);
+        assert!(tail.all().ends_with("line 99999\n"));
+        assert_eq!(tail.last(12), "line 99999\n");
+    }
+}

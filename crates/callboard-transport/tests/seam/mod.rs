@@ -1,0 +1,160 @@
+//! The connection's side of the seam, played by a test.
+
+use bytes::Bytes;
+use callboard_proto::frame::Frame;
+use callboard_proto::revision::Era;
+use callboard_proto::wire::{Command, Down, Ended, Event, Key, Outgoing, SendMeta};
+use callboard_transport::{BATCH, Batch, Events, Link, Post, WireMark};
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::task::LocalSet;
+use tokio::time::timeout;
+
+/// No test waits longer for an event.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Runs a test on a `LocalSet`, as connections do.
+pub(crate) async fn local<F: Future>(test: F) -> F::Output {
+    LocalSet::new().run_until(test).await
+}
+
+/// What a transport has delivered.
+pub(crate) struct Delivered {
+    batches: mpsc::UnboundedReceiver<Batch>,
+    events: std::vec::IntoIter<Event>,
+}
+
+/// The two ends of a transport's events.
+pub(crate) fn events() -> (Events, Delivered) {
+    let (deliver, batches) = mpsc::unbounded_channel();
+    let events = Events::new(move |batch| {
+        // A test may end before its transport.
+        let _ = deliver.send(batch);
+    });
+    (
+        events,
+        Delivered {
+            batches,
+            events: Vec::new().into_iter(),
+        },
+    )
+}
+
+impl Delivered {
+    /// The next event.
+    pub(crate) async fn next(&mut self) -> Event {
+        loop {
+            if let Some(event) = self.events.next() {
+                return event;
+            }
+            let batch = timeout(PATIENCE, self.batches.recv())
+                .await
+                .expect("no event in time");
+            let events = batch.expect("the transport ended without a word").events;
+            assert!(events.len() <= BATCH, "{} events in one batch", events.len());
+            self.events = events.into_iter();
+        }
+    }
+
+    /// Whether nothing is there to be read.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.events.as_slice().is_empty() && self.batches.is_empty()
+    }
+
+    /// Expects the first event of a connection.
+    pub(crate) async fn up(&mut self) {
+        let event = self.next().await;
+        assert!(matches!(event, Event::Up), "{event:?}");
+    }
+
+    /// Expects a frame; gives its params.
+    pub(crate) async fn params(&mut self) -> String {
+        match self.next().await {
+            Event::Frame {
+                frame: Frame::Request { params, .. } | Frame::Notification { params, .. },
+                ..
+            } => String::from_utf8(params.unwrap_or_default().to_vec()).expect("JSON is UTF-8"),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Expects the end of an exchange.
+    pub(crate) async fn ended(&mut self) -> (Key, Ended) {
+        match self.next().await {
+            Event::Ended { key, how } => (key, how),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Expects the end of the connection.
+    pub(crate) async fn down(&mut self) -> Down {
+        match self.next().await {
+            Event::Down(reason) => reason,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// Remembers whether a message was written.
+#[derive(Default)]
+pub(crate) struct Mark(AtomicBool);
+
+impl WireMark for Mark {
+    fn mark_written(&self) {
+        assert!(!self.0.swap(true, Ordering::Relaxed), "marked twice");
+    }
+}
+
+impl Mark {
+    pub(crate) fn is_written(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Sends a request with these params (JSON text).
+pub(crate) fn send(link: &Link, key: Key, params: &str) -> Arc<Mark> {
+    let mark = Arc::new(Mark::default());
+    let message = Outgoing {
+        prefix: format!(r#"{{"jsonrpc":"2.0","id":{key},"method":"m","params":"#).into(),
+        params: Bytes::copy_from_slice(params.as_bytes()),
+        suffix: "}",
+    };
+    let meta = SendMeta {
+        method: None,
+        name: None,
+        era: Era::Modern,
+        version_header: None,
+    };
+    let command = Command::Send {
+        key: Some(key),
+        message,
+        meta,
+    };
+    link.post(Post {
+        command,
+        mark: Some(mark.clone()),
+    })
+    .expect("the queue has room");
+    mark
+}
+
+/// Takes a request back.
+pub(crate) fn abort(link: &Link, key: Key) {
+    link.post(Post {
+        command: Command::Abort { key },
+        mark: None,
+    })
+    .expect("the queue has room");
+}
+
+/// Closes the connection.
+pub(crate) fn close(link: &Link) {
+    link.post(Post {
+        command: Command::Close,
+        mark: None,
+    })
+    .expect("the queue has room");
+}

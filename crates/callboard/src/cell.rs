@@ -1,0 +1,202 @@
+//! What a caller, its request actor and the transport share of one call: a few atomics, one allocation.
+//!
+//! ```text
+//! caller ──deadline, left──► CallCell ◄──deadline── request actor
+//!   ▲                           ▲  ▲
+//!   └──────wakes, overdue───────┘  └──written── transport
+//!                watchdog
+//! ```
+//! The watchdog is the caller's safety net: no timer per call, one task per hub that looks over all cells every
+//! [`TICK`] and wakes the callers whose deadline passed [`GRACE`] ago without an answer. It runs beside the
+//! arbiters, so that a blocked arbiter still gives its callers their timeouts.
+
+use crate::clock::{self, Instant};
+use callboard_transport::WireMark;
+use futures_util::task::AtomicWaker;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+/// How often the watchdog looks.
+pub(crate) const TICK: Duration = Duration::from_millis(500);
+
+/// How long after its deadline a call is the request actor's alone.
+pub(crate) const GRACE: Duration = Duration::from_secs(2);
+
+/// The state of one call that crosses threads.
+#[derive(Debug)]
+pub(crate) struct CallCell {
+    /// The zero of `deadline`.
+    epoch: Instant,
+    /// The present deadline, in milliseconds from `epoch`; moved by the request actor.
+    deadline: AtomicU64,
+    /// The first byte of the latest request was handed to the operating system.
+    written: AtomicBool,
+    /// The watchdog found the call overdue.
+    overdue: AtomicBool,
+    /// The caller took its safety net instead of an answer.
+    caller_timeout: AtomicBool,
+    caller: AtomicWaker,
+}
+
+impl CallCell {
+    pub(crate) fn new(epoch: Instant, deadline: Instant) -> Self {
+        let cell = Self {
+            epoch,
+            deadline: AtomicU64::new(0),
+            written: AtomicBool::new(false),
+            overdue: AtomicBool::new(false),
+            caller_timeout: AtomicBool::new(false),
+            caller: AtomicWaker::new(),
+        };
+        cell.set_deadline(deadline);
+        cell
+    }
+
+    pub(crate) fn set_deadline(&self, deadline: Instant) {
+        let millis = deadline.saturating_duration_since(self.epoch).as_millis();
+        self.deadline.store(u64::try_from(millis).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// Whether the server may have seen the latest request.
+    pub(crate) fn is_written(&self) -> bool {
+        self.written.load(Ordering::Acquire)
+    }
+
+    /// Before a request is submitted again under a fresh id.
+    pub(crate) fn reset_written(&self) {
+        self.written.store(false, Ordering::Release);
+    }
+
+    /// Whether the caller left by its safety net.
+    pub(crate) fn is_caller_timeout(&self) -> bool {
+        self.caller_timeout.load(Ordering::Acquire)
+    }
+
+    /// For the caller's future, at each poll: whether it is to leave with a timeout. A deadline that moved
+    /// meanwhile takes the call back.
+    pub(crate) fn poll_overdue(&self, task: &mut Context<'_>) -> bool {
+        self.caller.register(task.waker());
+        if !self.overdue.load(Ordering::Acquire) {
+            return false;
+        }
+        if self.is_due(clock::now()) {
+            self.caller_timeout.store(true, Ordering::Release);
+            return true;
+        }
+        self.overdue.store(false, Ordering::Release);
+        false
+    }
+
+    fn is_due(&self, now: Instant) -> bool {
+        let since = now.saturating_duration_since(self.epoch);
+        let deadline = Duration::from_millis(self.deadline.load(Ordering::Relaxed));
+        since >= deadline.saturating_add(GRACE)
+    }
+
+    fn look(&self, now: Instant) -> Option<Waker> {
+        if !self.is_due(now) {
+            return None;
+        }
+        self.overdue.store(true, Ordering::Release);
+        self.caller.take()
+    }
+}
+
+impl WireMark for CallCell {
+    fn mark_written(&self) {
+        self.written.store(true, Ordering::Release);
+    }
+}
+
+/// All outstanding calls of a hub, for the watchdog. Locked only by callers and the watchdog, never on an
+/// arbiter.
+#[derive(Debug, Default)]
+pub(crate) struct Outstanding {
+    cells: Mutex<Cells>,
+}
+
+#[derive(Debug, Default)]
+struct Cells {
+    places: Vec<Option<Arc<CallCell>>>,
+    free: Vec<usize>,
+}
+
+impl Outstanding {
+    /// Watches `cell` until the guard is dropped.
+    pub(crate) fn watch(self: &Arc<Self>, cell: Arc<CallCell>) -> Watched {
+        let mut cells = self.lock();
+        let place = cells.free.pop().unwrap_or_else(|| {
+            cells.places.push(None);
+            cells.places.len() - 1
+        });
+        cells.places[place] = Some(cell);
+        drop(cells);
+        Watched { outstanding: Arc::clone(self), place }
+    }
+
+    /// Wakes the callers of all calls that are due.
+    pub(crate) fn look_over(&self, now: Instant) {
+        let due: Vec<Waker> = self.lock().places.iter().flatten().filter_map(|cell| cell.look(now)).collect();
+        // Outside the lock: a waker may run its caller's code at once.
+        for waker in due {
+            waker.wake();
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        let cells = self.lock();
+        cells.places.len() - cells.free.len()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Cells> {
+        // Nothing in here panics half way, so a poisoned lock holds good data.
+        self.cells.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Keeps a cell under watch.
+#[derive(Debug)]
+pub(crate) struct Watched {
+    outstanding: Arc<Outstanding>,
+    place: usize,
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        let mut cells = self.outstanding.lock();
+        cells.places[self.place] = None;
+        cells.free.push(self.place);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_is_overdue_only_after_its_grace_and_not_if_its_deadline_moved() {
+        let start = clock::now();
+        let cell = CallCell::new(start, start + Duration::from_secs(10));
+
+        assert!(!cell.is_due(start + Duration::from_millis(11_999)));
+        assert!(cell.is_due(start + Duration::from_secs(12)));
+        cell.set_deadline(start + Duration::from_secs(20));
+        assert!(!cell.is_due(start + Duration::from_secs(12)));
+    }
+
+    #[test]
+    fn places_are_used_again() {
+        let outstanding = Arc::new(Outstanding::default());
+        let start = clock::now();
+        for _ in 0..3 {
+            let first = outstanding.watch(Arc::new(CallCell::new(start, start)));
+            let second = outstanding.watch(Arc::new(CallCell::new(start, start)));
+            assert_eq!(outstanding.len(), 2);
+            drop((first, second));
+        }
+        assert_eq!(outstanding.len(), 0);
+        assert_eq!(outstanding.lock().places.len(), 2);
+    }
+}

@@ -1,0 +1,408 @@
+//! What a server is and how to reach it: names, transports, limits.
+
+mod file;
+
+use crate::error::ConfigError;
+pub(crate) use file::read_file;
+use callboard_proto::negotiate::EraChoice;
+use callboard_transport::memory;
+use http::{HeaderName, HeaderValue};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+use url::Url;
+
+/// The key that the user gave a server. Servers are told apart by it, never by what they report of themselves.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ServerName(Arc<str>);
+
+impl ServerName {
+    /// The name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for ServerName {
+    type Err = ConfigError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let fits = |c: char| c.is_alphanumeric() || "-_.@/: ".contains(c);
+        if text.is_empty() || text.chars().count() > 64 || !text.chars().all(fits) || text.trim() != text {
+            return Err(ConfigError::Name(text.chars().take(80).collect()));
+        }
+        Ok(Self(text.into()))
+    }
+}
+
+impl fmt::Display for ServerName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// One server: its name, how to reach it, its limits.
+///
+/// The constructors take what is required; the rest has defaults. Nothing is checked before the server is
+/// added to a hub.
+///
+/// ```
+/// use callboard::ServerConfig;
+/// use std::time::Duration;
+///
+/// let files = ServerConfig::stdio("files", "npx")
+///     .args(["-y", "@modelcontextprotocol/server-filesystem", "."])
+///     .timeout(Duration::from_secs(30));
+/// ```
+#[derive(Clone)]
+pub struct ServerConfig {
+    pub(crate) name: String,
+    pub(crate) transport: Transport,
+    pub(crate) era: EraChoice,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) max_in_flight: usize,
+    pub(crate) max_waiting: usize,
+    pub(crate) frame_limit: usize,
+    pub(crate) probe_limit: Duration,
+    pub(crate) start_limit: Option<Duration>,
+}
+
+/// How a server is reached.
+#[derive(Clone)]
+pub(crate) enum Transport {
+    Stdio(StdioSettings),
+    Http(HttpSettings),
+    Memory(memory::Connector),
+}
+
+#[derive(Clone)]
+pub(crate) struct StdioSettings {
+    pub(crate) program: String,
+    pub(crate) args: Vec<String>,
+    pub(crate) env: BTreeMap<String, String>,
+    pub(crate) inherit_env: bool,
+    pub(crate) cwd: Option<PathBuf>,
+}
+
+#[derive(Clone)]
+pub(crate) struct HttpSettings {
+    pub(crate) url: Url,
+    pub(crate) headers: Vec<(String, String)>,
+}
+
+impl HttpSettings {
+    /// The headers as they are sent, those left out that [`ServerConfig::check`] refuses.
+    pub(crate) fn parsed_headers(&self) -> impl Iterator<Item = (HeaderName, HeaderValue)> {
+        self.headers.iter().filter_map(|(name, value)| {
+            let name = HeaderName::from_bytes(name.as_bytes()).ok()?;
+            let mut value = HeaderValue::from_str(value).ok()?;
+            value.set_sensitive(true);
+            Some((name, value))
+        })
+    }
+}
+
+impl ServerConfig {
+    /// A server that is a child process, spoken to over its standard input and output.
+    ///
+    /// `program` is a path or a name on `PATH`; no shell is involved.
+    #[must_use]
+    pub fn stdio(name: impl Into<String>, program: impl Into<String>) -> Self {
+        Self::new(
+            name.into(),
+            Transport::Stdio(StdioSettings {
+                program: program.into(),
+                args: Vec::new(),
+                env: BTreeMap::new(),
+                inherit_env: false,
+                cwd: None,
+            }),
+        )
+    }
+
+    /// A server behind a URL, spoken to over Streamable HTTP.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError::Url`] for anything but an absolute `http` or `https` URL with a host.
+    pub fn http(name: impl Into<String>, url: &str) -> Result<Self, ConfigError> {
+        let name = name.into();
+        let refused = |reason: String| ConfigError::Url { server: name.clone(), reason };
+        let url: Url = url.parse().map_err(|error: url::ParseError| refused(error.to_string()))?;
+        if !matches!(url.scheme(), "http" | "https") {
+            return Err(refused(format!("its scheme is `{}`; use http or https", url.scheme())));
+        }
+        if url.host_str().is_none_or(str::is_empty) {
+            return Err(refused("it has no host".to_owned()));
+        }
+        Ok(Self::new(name, Transport::Http(HttpSettings { url, headers: Vec::new() })))
+    }
+
+    /// A server in this process, reached through memory: for tests, with a paused clock too.
+    #[must_use]
+    pub fn memory(name: impl Into<String>, connector: memory::Connector) -> Self {
+        Self::new(name.into(), Transport::Memory(connector))
+    }
+
+    /// Every server of an `mcpServers` file, as other hosts write it.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`], with line and column where the text is at fault.
+    pub fn from_file(path: impl AsRef<std::path::Path>) -> Result<Vec<Self>, ConfigError> {
+        read_file(path.as_ref())
+    }
+
+    fn new(name: String, transport: Transport) -> Self {
+        Self {
+            name,
+            transport,
+            era: EraChoice::Auto,
+            timeout: None,
+            max_in_flight: 256,
+            max_waiting: 1024,
+            frame_limit: 64 << 20,
+            probe_limit: Duration::from_secs(10),
+            start_limit: None,
+        }
+    }
+
+    /// Checks what no type can: the name and the headers.
+    pub(crate) fn check(&self) -> Result<ServerName, ConfigError> {
+        let name = self.name.parse()?;
+        if let Transport::Http(http) = &self.transport {
+            for (header, value) in &http.headers {
+                let refused = |reason| {
+                    Err(ConfigError::Header { server: self.name.clone(), header: header.clone(), reason })
+                };
+                let Ok(parsed) = HeaderName::from_bytes(header.as_bytes()) else {
+                    return refused("its name has characters that no header name may have");
+                };
+                if HeaderValue::from_str(value).is_err() {
+                    return refused("its value has characters that no header value may have");
+                }
+                if is_ours(&parsed) {
+                    return refused("the protocol sets it");
+                }
+            }
+        }
+        Ok(name)
+    }
+
+    /// The name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Arguments of the program, added to those given before. Ignored over HTTP.
+    #[must_use]
+    pub fn args<S: Into<String>>(mut self, args: impl IntoIterator<Item = S>) -> Self {
+        if let Transport::Stdio(stdio) = &mut self.transport {
+            stdio.args.extend(args.into_iter().map(Into::into));
+        }
+        self
+    }
+
+    /// A variable of the child's environment, beside the short list that every child gets (`PATH`, `HOME`, …).
+    /// Ignored over HTTP.
+    #[must_use]
+    pub fn env(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
+        if let Transport::Stdio(stdio) = &mut self.transport {
+            stdio.env.insert(key.into(), value.into());
+        }
+        self
+    }
+
+    /// Gives the child this process's whole environment instead of the short list. Off by default: what is in
+    /// the environment is often secret. Ignored over HTTP.
+    #[must_use]
+    pub fn inherit_env(mut self) -> Self {
+        if let Transport::Stdio(stdio) = &mut self.transport {
+            stdio.inherit_env = true;
+        }
+        self
+    }
+
+    /// The child's working directory. Default: this process's. Ignored over HTTP.
+    #[must_use]
+    pub fn cwd(mut self, path: impl Into<PathBuf>) -> Self {
+        if let Transport::Stdio(stdio) = &mut self.transport {
+            stdio.cwd = Some(path.into());
+        }
+        self
+    }
+
+    /// A header for every HTTP request, for example `Authorization`. Its value is a secret: it is never logged.
+    /// Ignored over stdio.
+    #[must_use]
+    pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        if let Transport::Http(http) = &mut self.transport {
+            http.headers.push((name.into(), value.into()));
+        }
+        self
+    }
+
+    /// Pins the era instead of finding it out. Default: [`EraChoice::Auto`].
+    #[must_use]
+    pub fn era(mut self, era: EraChoice) -> Self {
+        self.era = era;
+        self
+    }
+
+    /// The longest wait for one answer, for calls that give none of their own. Default: the hub's, 60 s.
+    #[must_use]
+    pub fn timeout(mut self, limit: Duration) -> Self {
+        self.timeout = Some(limit);
+        self
+    }
+
+    /// How many requests may be on the wire at once. Default 256, at least 1.
+    #[must_use]
+    pub fn max_in_flight(mut self, requests: usize) -> Self {
+        self.max_in_flight = requests.clamp(1, MAX_IN_FLIGHT);
+        self
+    }
+
+    /// How many calls may wait for the connection or for a place on the wire. Default 1,024.
+    #[must_use]
+    pub fn max_waiting(mut self, calls: usize) -> Self {
+        self.max_waiting = calls;
+        self
+    }
+
+    /// The largest message that is accepted of the server, in bytes. Default 64 MiB.
+    #[must_use]
+    pub fn frame_limit(mut self, bytes: usize) -> Self {
+        self.frame_limit = bytes.max(1024);
+        self
+    }
+
+    /// How long the era probe over stdio waits for its answer before `initialize` is sent. Default 10 s.
+    #[must_use]
+    pub fn probe_limit(mut self, limit: Duration) -> Self {
+        self.probe_limit = limit;
+        self
+    }
+
+    /// How long start and opening may take together. Default 60 s over stdio, 30 s over HTTP.
+    #[must_use]
+    pub fn start_limit(mut self, limit: Duration) -> Self {
+        self.start_limit = Some(limit);
+        self
+    }
+}
+
+/// Headers that the protocol or the HTTP stack sets.
+fn is_ours(name: &HeaderName) -> bool {
+    let name = name.as_str();
+    name.starts_with("mcp-")
+        || matches!(
+            name,
+            "accept"
+                | "connection"
+                | "content-length"
+                | "content-type"
+                | "host"
+                | "keep-alive"
+                | "last-event-id"
+                | "proxy-connection"
+                | "te"
+                | "trailer"
+                | "transfer-encoding"
+                | "upgrade"
+        )
+}
+
+/// Above this a bound is none: the queue to the transport is sized by it.
+const MAX_IN_FLIGHT: usize = 65_536;
+
+impl fmt::Debug for ServerConfig {
+    /// Without environment values, header values, and what of a URL may be secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("ServerConfig");
+        debug.field("name", &self.name);
+        match &self.transport {
+            Transport::Stdio(stdio) => {
+                debug.field("program", &stdio.program).field("env", &stdio.env.keys().collect::<Vec<_>>())
+            }
+            Transport::Http(http) => debug
+                .field("origin", &origin_of(&http.url))
+                .field("headers", &http.headers.iter().map(|(name, _)| name).collect::<Vec<_>>()),
+            Transport::Memory(_) => debug.field("memory", &true),
+        };
+        debug.field("era", &self.era).finish_non_exhaustive()
+    }
+}
+
+/// Where a server is, without what may be secret: scheme, host and port, or the program.
+pub(crate) fn origin(transport: &Transport) -> String {
+    match transport {
+        Transport::Stdio(stdio) => stdio.program.clone(),
+        Transport::Http(http) => origin_of(&http.url),
+        Transport::Memory(_) => "memory".to_owned(),
+    }
+}
+
+fn origin_of(url: &Url) -> String {
+    url.origin().ascii_serialization()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_checked_once() {
+        let long = "x".repeat(65);
+        let table = [
+            ("files", true),
+            ("my server", true),
+            ("@scope/name.v2", true),
+            ("Füße", true),
+            ("_", true),
+            ("", false),
+            (" x", false),
+            ("a\nb", false),
+            ("a`b", false),
+            (&long, false),
+        ];
+        for (name, good) in table {
+            assert_eq!(name.parse::<ServerName>().is_ok(), good, "{name:?}");
+        }
+    }
+
+    #[test]
+    fn urls_that_cannot_be_used_are_refused_without_being_shown() {
+        for url in ["", "docs", "file:///x", "http://", "ws://h/x", "http://user:s3cret@[::1", "javascript:s3cret"] {
+            let error = ServerConfig::http("docs", url).unwrap_err().to_string();
+            assert!(error.contains("docs"), "{error}");
+            assert!(!error.contains("s3cret"), "{error}");
+        }
+    }
+
+    #[test]
+    fn headers_that_cannot_be_sent_are_refused_without_their_value() {
+        for (name, value) in [("a b", "x"), ("x", "s3cret\r\nevil: 1"), ("Mcp-Name", "s3cret"), ("Host", "s3cret")] {
+            let config = ServerConfig::http("h", "http://h.example/").unwrap().header(name, value);
+            let error = config.check().unwrap_err().to_string();
+            assert!(error.contains(name) && !error.contains("s3cret"), "{error}");
+        }
+        let good = ServerConfig::http("h", "http://h.example/").unwrap().header("Authorization", "Bearer x");
+        assert!(good.check().is_ok());
+    }
+
+    // SEC-10
+    #[test]
+    fn debug_shows_no_secret() {
+        let http = ServerConfig::http("h", "https://u:s3cret@h.example/p?token=s3cret").unwrap();
+        let shown = format!("{:?}", http.header("Authorization", "Bearer s3cret"));
+        assert!(!shown.contains("s3cret"), "{shown}");
+        let stdio = format!("{:?}", ServerConfig::stdio("s", "x").env("TOKEN", "s3cret").args(["--key", "s3cret"]));
+        assert!(!stdio.contains("s3cret"), "{stdio}");
+    }
+}

@@ -1,0 +1,137 @@
+//! The `mcpServers` file, as other hosts write it.
+//!
+//! ```json
+//! {"mcpServers": {
+//!   "files": {"command": "npx", "args": ["-y", "…"], "env": {"KEY": "value"}, "cwd": "/srv"},
+//!   "docs": {"url": "https://docs.example.com/mcp", "headers": {"Authorization": "Bearer …"}}
+//! }}
+//! ```
+//! Members that are not known here are ignored: other hosts keep settings of their own in the same file.
+
+use super::{ServerConfig, ServerName};
+use crate::error::ConfigError;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct File {
+    mcp_servers: BTreeMap<String, Entry>,
+}
+
+#[derive(Deserialize)]
+struct Entry {
+    command: Option<String>,
+    #[serde(default)]
+    args: Vec<String>,
+    #[serde(default)]
+    env: BTreeMap<String, String>,
+    cwd: Option<PathBuf>,
+    url: Option<String>,
+    #[serde(default)]
+    headers: BTreeMap<String, String>,
+    #[serde(rename = "type")]
+    kind: Option<String>,
+}
+
+pub(crate) fn read_file(path: &Path) -> Result<Vec<ServerConfig>, ConfigError> {
+    let shown = path.display().to_string();
+    let text = std::fs::read_to_string(path)
+        .map_err(|source| ConfigError::Unreadable { path: shown.clone(), source })?;
+    read(&text, &shown)
+}
+
+fn read(text: &str, path: &str) -> Result<Vec<ServerConfig>, ConfigError> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let file: File = serde_json::from_str(text).map_err(|error| ConfigError::Syntax {
+        path: path.to_owned(),
+        line: error.line(),
+        column: error.column(),
+        reason: without_place(&error),
+    })?;
+    file.mcp_servers.into_iter().map(|(name, entry)| server(name, entry)).collect()
+}
+
+fn server(name: String, entry: Entry) -> Result<ServerConfig, ConfigError> {
+    name.parse::<ServerName>()?;
+    let refused = |reason: &str| Err(ConfigError::Server { server: name.clone(), reason: reason.to_owned() });
+    let kind = match entry.kind.as_deref() {
+        None => None,
+        Some("stdio") => Some("stdio"),
+        Some("http" | "streamable-http" | "streamableHttp") => Some("http"),
+        Some("sse") => return refused("the transport `sse` (2024-11-05) is not supported"),
+        Some(other) => return refused(&format!("the type `{other}` is unknown; use stdio or http")),
+    };
+    match (kind, entry.command, entry.url) {
+        (None | Some("stdio"), Some(command), None) => {
+            let mut config = ServerConfig::stdio(name, command).args(entry.args);
+            for (key, value) in entry.env {
+                config = config.env(key, value);
+            }
+            Ok(match entry.cwd {
+                Some(cwd) => config.cwd(cwd),
+                None => config,
+            })
+        }
+        (None | Some("http"), None, Some(url)) => {
+            let mut config = ServerConfig::http(name, &url)?;
+            for (key, value) in entry.headers {
+                config = config.header(key, value);
+            }
+            Ok(config)
+        }
+        (_, Some(_), Some(_)) => refused("it has both `command` and `url`; keep one"),
+        (Some("stdio"), None, _) => refused("its type is stdio, but it has no `command`"),
+        (Some(_), _, None) => refused("its type is http, but it has no `url`"),
+        (_, None, None) => refused("it has neither `command` nor `url`"),
+        (Some(_), _, Some(_)) => refused("its type contradicts its `url`"),
+    }
+}
+
+/// What serde says, without the place that it appends: the place is told once, in front.
+fn without_place(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    match text.rfind(" at line ") {
+        Some(end) => text[..end].to_owned(),
+        None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Transport;
+
+    #[test]
+    fn both_kinds_of_server_are_read() {
+        let text = r#"{"other": 1, "mcpServers": {
+            "files": {"command": "npx", "args": ["-y", "x"], "env": {"K": "v"}, "cwd": "/srv", "disabled": false},
+            "docs": {"type": "http", "url": "https://docs.example.com/mcp", "headers": {"Authorization": "Bearer x"}}
+        }}"#;
+        let servers = read(text, "mcp.json").unwrap();
+        let [docs, files] = &servers[..] else { panic!("{servers:?}") };
+        assert!(matches!(&docs.transport, Transport::Http(http) if http.headers.len() == 1));
+        assert!(matches!(&files.transport, Transport::Stdio(stdio) if stdio.args == ["-y", "x"] && stdio.env["K"] == "v"));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_its_place() {
+        let table = [
+            ("{", "mcp.json:1:1: EOF while parsing an object"),
+            ("{\"mcpServers\": {\n  \"a\": {\"command\": 3}}}", "mcp.json:2:20: invalid type: integer `3`, expected a string"),
+            ("{}", "mcp.json:1:2: missing field `mcpServers`"),
+            (r#"{"mcpServers": {"a": {}}}"#, "server `a`: it has neither `command` nor `url`"),
+            (r#"{"mcpServers": {"a": {"command": "x", "url": "http://h"}}}"#, "server `a`: it has both `command` and `url`; keep one"),
+            (r#"{"mcpServers": {"a": {"type": "sse", "url": "http://h"}}}"#, "server `a`: the transport `sse` (2024-11-05) is not supported"),
+            (r#"{"mcpServers": {"a": {"type": "carrier pigeon", "url": "http://h"}}}"#, "server `a`: the type `carrier pigeon` is unknown; use stdio or http"),
+            (r#"{"mcpServers": {"a": {"type": "stdio", "url": "http://h"}}}"#, "server `a`: its type is stdio, but it has no `command`"),
+            (r#"{"mcpServers": {"a": {"type": "http", "command": "x"}}}"#, "server `a`: its type is http, but it has no `url`"),
+            (r#"{"mcpServers": {"a": {"url": "gopher://h"}}}"#, "server `a`: the URL cannot be used, its scheme is `gopher`; use http or https"),
+            (r#"{"mcpServers": {"": {"command": "x"}}}"#, "`` is no server name; use 1 to 64 letters, digits, `-`, `_`, `.`, `@`, `/` or blanks inside"),
+        ];
+        for (text, expected) in table {
+            assert_eq!(read(text, "mcp.json").unwrap_err().to_string(), expected, "{text}");
+        }
+    }
+}

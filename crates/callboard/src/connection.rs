@@ -1,0 +1,277 @@
+//! The connection actor: one per server and generation, and the only owner of its protocol state.
+//!
+//! ```text
+//! Request ──Submit, Cancel──► Connection ──Post──► transport ──► server
+//!    ▲                           │  ▲                 │
+//!    └────────ReqEvent───────────┘  └──────Batch──────┘
+//! ```
+//! What the protocol allows is decided in [`Protocol`]; this file carries it out. The actor never awaits and
+//! never runs a caller's code. However it ends, the drop of its table says `Down` to every waiter.
+//! Start reading at [`Connection::carry_out`].
+
+use crate::actor::{self, Driven};
+use crate::clock;
+use crate::request::Monitor;
+use crate::shared::Shared;
+use crate::slot::Slot;
+use crate::supervisor::{SupMsg, Supervisor};
+use actix::{Actor, ActorContext as _, Addr, Context, Handler, Message};
+use callboard_proto::envelope::Params;
+use callboard_proto::protocol::{Config, Effect, End, Oddity, Protocol, Submission};
+use callboard_proto::wire::{Command, Down, Event, Key};
+use callboard_proto::Method;
+use callboard_transport::{Batch, Link, NotTaken, Post};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task;
+use std::time::Duration;
+use tokio::sync::oneshot;
+use tokio::time::Sleep;
+use tracing::{debug, trace, warn};
+
+/// How a connection is reached: shared, never cloned per request, since a clone of an `Addr` allocates.
+pub(crate) struct ConnRef {
+    pub(crate) addr: Addr<Connection>,
+    pub(crate) generation: u64,
+}
+
+impl std::fmt::Debug for ConnRef {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ConnRef").field("generation", &self.generation).finish_non_exhaustive()
+    }
+}
+
+/// What a connection is told.
+#[derive(Debug)]
+pub(crate) enum ConnMsg {
+    /// Put a request on the wire. Bounded by the permits of the slot.
+    Submit(Submit),
+    /// Nobody waits for this request any more. Bounded by the submits.
+    Cancel { key: Key, reason: &'static str },
+    /// What came in. Bounded by the credit of the transport.
+    Batch(Batch),
+    /// Close in order; ends with the transport, or after [`CLOSE_LIMIT`]. From the supervisor, once or twice.
+    Close,
+}
+
+impl Message for ConnMsg {
+    type Result = ();
+}
+
+/// Puts one request on the wire and remembers who waits for it.
+///
+/// Behind `monitor` arrives one `Settled` or `Down`.
+#[derive(Debug)]
+pub(crate) struct Submit {
+    pub(crate) key: Key,
+    pub(crate) method: Method,
+    pub(crate) params: Params,
+    pub(crate) monitor: Monitor,
+}
+
+/// See the module's page.
+pub(crate) struct Connection {
+    shared: Arc<Shared>,
+    slot: Arc<Slot>,
+    supervisor: Addr<Supervisor>,
+    me: Arc<ConnRef>,
+    protocol: Protocol<Monitor>,
+    link: Link,
+    /// Takes the reason of the end, for the monitor task.
+    end: Option<oneshot::Sender<End>>,
+    timer: Pin<Box<Sleep>>,
+    /// When the timer is due; `None` while nothing is.
+    due: Option<clock::Instant>,
+    closing: Option<clock::Instant>,
+    handled: u32,
+    junk: u64,
+}
+
+/// After this long a transport that was told to close is given up.
+const CLOSE_LIMIT: Duration = Duration::from_secs(10);
+
+/// After so many messages the other actors of the arbiter get a turn.
+const TURN: u32 = 64;
+
+impl Connection {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        slot: Arc<Slot>,
+        supervisor: Addr<Supervisor>,
+        me: Arc<ConnRef>,
+        config: Config,
+        link: Link,
+        end: oneshot::Sender<End>,
+    ) -> Self {
+        shared.gauges.connections.raise();
+        Self {
+            shared,
+            slot,
+            supervisor,
+            me,
+            protocol: Protocol::new(config),
+            link,
+            end: Some(end),
+            timer: Box::pin(tokio::time::sleep(Duration::ZERO)),
+            due: None,
+            closing: None,
+            handled: 0,
+            junk: 0,
+        }
+    }
+
+    /// Feeds one event and does what the protocol decided.
+    fn feed(&mut self, event: Event, context: &mut Context<Self>) {
+        self.protocol.handle_event(event, clock::now().into_std());
+        self.carry_out(context);
+    }
+
+    /// Does what the protocol decided, until it has nothing left to say.
+    fn carry_out(&mut self, context: &mut Context<Self>) {
+        while let Some(effect) = self.protocol.poll_effect() {
+            match effect {
+                Effect::Command(command) => self.command(command),
+                Effect::Settle { waiter, outcome } => waiter.settle(outcome),
+                // Nobody asks for progress yet, so no request carries a token.
+                Effect::Progress { key, .. } => trace!(server = %self.slot.name, key, "progress nobody asked for"),
+                Effect::Opened(opened) => self.supervisor.do_send(SupMsg::Opened {
+                    slot: Arc::clone(&self.slot),
+                    conn: Arc::clone(&self.me),
+                    opened: Box::new(opened),
+                }),
+                Effect::Notification { method, .. } => debug!(server = %self.slot.name, %method, "notification"),
+                Effect::Odd(oddity) => self.count(&oddity),
+                Effect::End(end) => {
+                    if let Some(sender) = self.end.take() {
+                        let _ = sender.send(end);
+                    }
+                    context.stop();
+                }
+            }
+        }
+    }
+
+    fn command(&mut self, command: Command) {
+        let mark = match &command {
+            Command::Send { key: Some(key), .. } => self.protocol.waiter(*key).map(Monitor::mark),
+            Command::Send { key: None, .. } | Command::Abort { .. } | Command::Close => None,
+        };
+        match self.link.post(Post { command, mark }) {
+            // A transport that is gone says so itself.
+            Ok(()) | Err(NotTaken::Gone) => {}
+            // The queue holds more than all permits can fill: the transport has stopped working.
+            Err(NotTaken::Full) => self.protocol.handle_event(Event::Down(Down::NotReading), clock::now().into_std()),
+        }
+    }
+
+    fn count(&mut self, oddity: &Oddity) {
+        let server = &self.slot.name;
+        match oddity {
+            Oddity::LateAnswer(key) => {
+                self.shared.gauges.late_answers.fetch_add(1, Ordering::Relaxed);
+                debug!(%server, key, "late answer");
+            }
+            Oddity::UnknownId(id) => warn!(%server, %id, "answer to an id that nobody asked under"),
+            Oddity::StrayError(error) => {
+                warn!(%server, code = error.code, "error that belongs to no request");
+            }
+            Oddity::Junk(reason) => {
+                self.junk += 1;
+                // One line each time their number has doubled, whatever the server floods.
+                if self.junk.is_power_of_two() {
+                    warn!(%server, count = self.junk, %reason, "the server writes what is no message");
+                }
+            }
+            Oddity::ForbiddenRequest(method) => {
+                warn!(%server, %method, "request of a modern server; it is not answered");
+            }
+            Oddity::UnknownToken => debug!(%server, "progress with an unknown token"),
+            Oddity::TooLarge(limit) => warn!(%server, limit, "message above the size limit skipped"),
+        }
+    }
+
+    fn set_timer(&mut self) {
+        let wanted = match (self.protocol.poll_timeout().map(clock::Instant::from_std), self.closing) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+        if wanted != self.due {
+            self.due = wanted;
+            if let Some(due) = wanted {
+                self.timer.as_mut().reset(due);
+            }
+        }
+    }
+}
+
+impl Actor for Connection {
+    type Context = Context<Self>;
+
+    fn started(&mut self, context: &mut Self::Context) {
+        if actor::may_start(context) {
+            self.set_timer();
+            actor::drive(context);
+        }
+    }
+}
+
+impl Handler<ConnMsg> for Connection {
+    type Result = ();
+
+    fn handle(&mut self, message: ConnMsg, context: &mut Self::Context) {
+        let now = clock::now().into_std();
+        match message {
+            ConnMsg::Submit(Submit { key, method, params, monitor }) => {
+                self.protocol.handle_submit(Submission { key, method, params, wants_progress: false, waiter: monitor });
+            }
+            ConnMsg::Cancel { key, reason } => {
+                let written = self.protocol.waiter(key).is_some_and(Monitor::is_written);
+                self.protocol.handle_cancel(key, written, reason, now);
+            }
+            ConnMsg::Batch(batch) => {
+                for event in batch.events {
+                    self.feed(event, context);
+                }
+            }
+            ConnMsg::Close => {
+                self.closing.get_or_insert_with(|| clock::now() + CLOSE_LIMIT);
+                self.protocol.handle_close();
+            }
+        }
+        self.carry_out(context);
+        self.set_timer();
+        self.handled += 1;
+        if self.handled.is_multiple_of(TURN) {
+            actor::yield_now(context);
+        }
+    }
+}
+
+impl Driven for Connection {
+    fn drive(&mut self, context: &mut Context<Self>, task: &mut task::Context<'_>) {
+        while let Some(due) = self.due
+            && self.timer.as_mut().poll(task).is_ready()
+        {
+            let now = clock::now();
+            if now < due {
+                self.timer.as_mut().reset(due);
+                continue;
+            }
+            self.due = None;
+            if self.closing.is_some_and(|limit| now >= limit) {
+                self.closing = None;
+                self.feed(Event::Down(Down::Closed), context);
+            }
+            self.protocol.handle_timeout(now.into_std());
+            self.carry_out(context);
+            self.set_timer();
+        }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.shared.gauges.connections.lower();
+    }
+}

@@ -1,0 +1,381 @@
+//! Errors: one type for a call, one for starting a hub, one for reading a configuration.
+
+use crate::config::ServerName;
+use callboard_proto::Method;
+use callboard_proto::protocol::Violation;
+use serde_json::value::RawValue;
+use std::error::Error;
+use std::fmt;
+use std::time::Duration;
+
+/// Why a call has no result. Programs match on [`CallError::kind`]; people read `Display`.
+///
+/// [`CallError::delivery`] says whether the server may have run the call.
+#[derive(Debug, thiserror::Error)]
+#[error("{method} on server `{server}` {delivery}: {kind}")]
+pub struct CallError {
+    server: ServerName,
+    method: Method,
+    kind: CallErrorKind,
+    delivery: Delivery,
+    source: Option<Box<dyn Error + Send + Sync>>,
+}
+
+/// How far a call came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Delivery {
+    /// The server has not run it; safe to repeat.
+    NotSent,
+    /// It was written and no answer came: it may have run.
+    Unknown,
+    /// The server answered it.
+    Answered,
+}
+
+/// What went wrong with a call.
+#[non_exhaustive]
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum CallErrorKind {
+    /// The server is not connected and will not be soon, or it was removed.
+    #[error("the server is not ready, {reason}")]
+    NotReady {
+        /// The state of the server and what led to it.
+        reason: String,
+    },
+    /// As many calls wait for this server as may.
+    #[error("{waiting} calls wait for this server already; try again later or raise `max_waiting`")]
+    Overloaded {
+        /// The limit that was reached.
+        waiting: usize,
+    },
+    /// A limit of the call passed; a server that had it has been told to stop.
+    #[error("no answer within {after:?}, {stage}; raise the call's `{which}` or look at the server's log")]
+    Timeout {
+        /// The limit that passed.
+        which: Limit,
+        /// Its length.
+        after: Duration,
+        /// Where the call was.
+        stage: Stage,
+    },
+    /// The connection ended before an answer came.
+    #[error("the connection went down, {reason}")]
+    ConnectionDown {
+        /// Why it went down.
+        reason: String,
+    },
+    /// The server answered with a JSON-RPC error.
+    #[error("the server answered with error {code}, {}", words(.message))]
+    Rpc {
+        /// The JSON-RPC error code.
+        code: i64,
+        /// The server's message; untrusted text.
+        message: String,
+        /// `data` of the error, raw.
+        data: Option<Box<RawValue>>,
+    },
+    /// The server broke the protocol.
+    #[error("the server broke the protocol, {0}")]
+    Protocol(Violation),
+    /// The server asks for input (MRTR) that nothing here can give.
+    #[error("the server asks for input, and this client has no way to give it")]
+    InputRequired,
+    /// HTTP 401.
+    #[error("the server demands authorization (401); give credentials, for example an `Authorization` header")]
+    Unauthorized,
+    /// HTTP 403.
+    #[error("the server forbids it (403); check the credentials")]
+    Forbidden,
+    /// Any other HTTP status that is no success, without a JSON-RPC error in its body.
+    #[error("the server answered with HTTP status {status}")]
+    Http {
+        /// The status.
+        status: u16,
+    },
+    /// The answer exceeds the size limit.
+    #[error("the answer exceeds the limit of {limit} bytes; raise `frame_limit`")]
+    TooLarge {
+        /// The limit, in bytes.
+        limit: usize,
+    },
+    /// The result is not of the expected shape.
+    #[error("the result cannot be decoded, {0}")]
+    Decode(String),
+    /// What was given cannot be sent.
+    #[error("invalid params, {0}")]
+    InvalidParams(String),
+    /// A list does not end: a cursor came twice, or there are too many pages.
+    #[error("the list does not end, {0}")]
+    EndlessList(String),
+    /// The hub is shutting down.
+    #[error("the hub is shut down")]
+    Shutdown,
+}
+
+/// A limit of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Limit {
+    /// The limit for one answer.
+    Timeout,
+}
+
+/// Where a call was when its limit passed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Stage {
+    /// It waited for the server to be connected.
+    Connecting,
+    /// It waited for its turn: `max_in_flight` calls were on the wire.
+    Queued,
+    /// It waited for the answer.
+    Answer,
+    /// The runtime did not answer; the caller's safety net ended the call.
+    SafetyNet,
+}
+
+impl CallError {
+    pub(crate) fn new(server: &ServerName, method: &Method, failure: Failure) -> Self {
+        let Failure { kind, delivery, source } = failure;
+        Self { server: server.clone(), method: method.clone(), kind, delivery, source }
+    }
+
+    /// What went wrong.
+    #[must_use]
+    pub fn kind(&self) -> &CallErrorKind {
+        &self.kind
+    }
+
+    /// Whether the server may have run the call.
+    #[must_use]
+    pub fn delivery(&self) -> Delivery {
+        self.delivery
+    }
+
+    /// The server the call was for.
+    #[must_use]
+    pub fn server(&self) -> &ServerName {
+        &self.server
+    }
+
+    /// The method that was called.
+    #[must_use]
+    pub fn method(&self) -> &Method {
+        &self.method
+    }
+}
+
+impl CallErrorKind {
+    /// The kind as a word of low cardinality, for logs and metrics: `timeout`, `connection_down`.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::NotReady { .. } => "not_ready",
+            Self::Overloaded { .. } => "overloaded",
+            Self::Timeout { .. } => "timeout",
+            Self::ConnectionDown { .. } => "connection_down",
+            Self::Rpc { .. } => "rpc",
+            Self::Protocol(_) => "protocol",
+            Self::InputRequired => "input_required",
+            Self::Unauthorized => "unauthorized",
+            Self::Forbidden => "forbidden",
+            Self::Http { .. } => "http",
+            Self::TooLarge { .. } => "too_large",
+            Self::Decode(_) => "decode",
+            Self::InvalidParams(_) => "invalid_params",
+            Self::EndlessList(_) => "endless_list",
+            Self::Shutdown => "shutdown",
+        }
+    }
+}
+
+impl Delivery {
+    /// The delivery as a word: `not_sent`, `unknown`, `answered`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::NotSent => "not_sent",
+            Self::Unknown => "unknown",
+            Self::Answered => "answered",
+        }
+    }
+}
+
+impl fmt::Display for Delivery {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NotSent => "was not sent",
+            Self::Unknown => "may have run",
+            Self::Answered => "failed",
+        })
+    }
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Timeout => "timeout",
+        })
+    }
+}
+
+impl fmt::Display for Stage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Connecting => "spent waiting for the server to be connected",
+            Self::Queued => "spent waiting for a free place (`max_in_flight`)",
+            Self::Answer => "though the request was handed over",
+            Self::SafetyNet => "and this client's own runtime did not react in time",
+        })
+    }
+}
+
+/// A call error before it is known whose it is.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) kind: CallErrorKind,
+    pub(crate) delivery: Delivery,
+    pub(crate) source: Option<Box<dyn Error + Send + Sync>>,
+}
+
+impl Failure {
+    pub(crate) fn new(kind: CallErrorKind, delivery: Delivery) -> Self {
+        Self { kind, delivery, source: None }
+    }
+
+    pub(crate) fn not_sent(kind: CallErrorKind) -> Self {
+        Self::new(kind, Delivery::NotSent)
+    }
+
+    pub(crate) fn with_source(mut self, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        self.source = Some(source.into());
+        self
+    }
+}
+
+/// Why a hub could not be started, or a server not be added. Never because a server is down.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// A server's name or settings cannot be used.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// Two servers have the same name.
+    #[error("there are two servers named `{0}`; rename one")]
+    Duplicate(ServerName),
+    /// The operating system gave no thread.
+    #[error("the runtime's threads could not be started")]
+    Threads(#[source] std::io::Error),
+    /// `start_local` was called outside of a tokio `LocalSet`.
+    #[error("`start_local` needs a tokio LocalSet; call it inside `LocalSet::run_until`")]
+    NoLocalSet,
+    /// The hub is shut down.
+    #[error("the hub is shut down")]
+    Shutdown,
+}
+
+/// What is wrong with a configuration.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// A name that no server may have.
+    #[error("`{0}` is no server name; use 1 to 64 letters, digits, `-`, `_`, `.`, `@`, `/` or blanks inside")]
+    Name(String),
+    /// A URL that cannot be used.
+    #[error("server `{server}`: the URL cannot be used, {reason}")]
+    Url {
+        /// The server.
+        server: String,
+        /// What is wrong with it; holds nothing of the URL.
+        reason: String,
+    },
+    /// A header that cannot be sent.
+    #[error("server `{server}`: the header `{header}` cannot be sent, {reason}")]
+    Header {
+        /// The server.
+        server: String,
+        /// The header's name.
+        header: String,
+        /// What is wrong with it; holds nothing of its value.
+        reason: &'static str,
+    },
+    /// The file cannot be read.
+    #[error("the configuration `{path}` cannot be read")]
+    Unreadable {
+        /// The file.
+        path: String,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The file is no JSON, or not of the expected shape.
+    #[error("{path}:{line}:{column}: {reason}")]
+    Syntax {
+        /// The file.
+        path: String,
+        /// The line, from 1.
+        line: usize,
+        /// The column, from 1.
+        column: usize,
+        /// What is wrong there.
+        reason: String,
+    },
+    /// A server's settings contradict each other or miss something.
+    #[error("server `{server}`: {reason}")]
+    Server {
+        /// The server.
+        server: String,
+        /// What is wrong.
+        reason: String,
+    },
+}
+
+/// No server of this name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no server `{name}`; {}", known_names(.known))]
+pub struct NoSuchServer {
+    /// The name that was asked for.
+    pub name: String,
+    /// The names there are.
+    pub known: Vec<String>,
+}
+
+/// Why a server is not ready.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReadyError {
+    /// The time given passed first.
+    #[error("server `{server}` is not ready within {after:?}, {reason}")]
+    Timeout {
+        /// The server.
+        server: ServerName,
+        /// The time given.
+        after: Duration,
+        /// Its state and what led to it.
+        reason: String,
+    },
+    /// It will not become ready by itself soon.
+    #[error("server `{server}` is not ready, {reason}")]
+    Failed {
+        /// The server.
+        server: ServerName,
+        /// Its state and what led to it.
+        reason: String,
+    },
+    /// The hub is shut down.
+    #[error("server `{server}` is not ready, the hub is shut down")]
+    Shutdown {
+        /// The server.
+        server: ServerName,
+    },
+}
+
+/// A server's own words in an error of ours: on one line, at most 500 characters.
+fn words(text: &str) -> String {
+    let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(500).collect();
+    if line.is_empty() { "no message".to_owned() } else { line }
+}
+
+fn known_names(names: &[String]) -> String {
+    if names.is_empty() { "none is configured".to_owned() } else { format!("there are: {}", names.join(", ")) }
+}

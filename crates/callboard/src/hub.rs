@@ -1,0 +1,453 @@
+//! The hub: all servers of a program, supervised, and what is known of them.
+
+use crate::client::Client;
+use crate::clock;
+use crate::config::{self, ServerConfig, ServerName};
+use crate::error::{ConfigError, NoSuchServer, StartError};
+use crate::runtime::Runtime;
+use crate::shared::Shared;
+use crate::slot::{Phase, Slot, SlotState};
+use crate::supervisor::SupMsg;
+use bytes::Bytes;
+use callboard_proto::dialect::Identity;
+use callboard_proto::message::{
+    ClientCapabilities, DiscoverResult, Implementation, InitializeResult, RawResult, ServerCapabilities,
+};
+use callboard_proto::negotiate::{Attempt, Opened};
+use callboard_proto::{Era, Revision};
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// All servers of a program, supervised. Cloning is cheap and shares it.
+///
+/// Dropping the last clone shuts down without waiting: servers are closed, children are ended, and calls on
+/// clients that are still held are refused. [`Hub::shutdown`] does the same in order and waits for it.
+#[derive(Clone)]
+pub struct Hub {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    shared: Arc<Shared>,
+    runtime: Runtime,
+    slots: AtomicU64,
+}
+
+/// A hub in preparation; see [`Hub::builder`].
+#[must_use = "a hub does nothing until it is started"]
+#[derive(Debug)]
+pub struct HubBuilder {
+    name: String,
+    version: String,
+    servers: Vec<ServerConfig>,
+    failed: Option<ConfigError>,
+    timeout: Duration,
+    arbiters: usize,
+}
+
+impl Hub {
+    /// A hub of a client that is called `name`, `version` towards its servers.
+    pub fn builder(name: impl Into<String>, version: impl Into<String>) -> HubBuilder {
+        HubBuilder {
+            name: name.into(),
+            version: version.into(),
+            servers: Vec::new(),
+            failed: None,
+            timeout: Duration::from_secs(60),
+            arbiters: 1,
+        }
+    }
+
+    /// A handle to a server.
+    ///
+    /// # Errors
+    ///
+    /// [`NoSuchServer`], which names those there are.
+    pub fn client(&self, name: &str) -> Result<Client, NoSuchServer> {
+        match self.inner.shared.registry.get(name) {
+            Some(slot) => Ok(Client { shared: Arc::clone(&self.inner.shared), slot }),
+            None => Err(self.no_such(name)),
+        }
+    }
+
+    /// Adds a server while the hub runs, and gives a handle to it.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError::Duplicate`] for a name that is in use; never because the server is down.
+    pub fn add(&self, config: ServerConfig) -> Result<Client, StartError> {
+        self.inner.add(config)
+    }
+
+    /// Stops a server and forgets it. Handles to it refuse calls from then on, also after another server of the
+    /// same name was added.
+    ///
+    /// # Errors
+    ///
+    /// [`NoSuchServer`].
+    pub fn remove(&self, name: &str) -> Result<(), NoSuchServer> {
+        let slot = self.slot(name)?;
+        self.inner.shared.registry.remove(&slot);
+        self.inner.runtime.supervisor().do_send(SupMsg::Remove { slot });
+        Ok(())
+    }
+
+    /// Gives a server another configuration: its connection is closed, calls on it end with
+    /// `ConnectionDown`, and the next one is made by the new configuration. Handles stay valid.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError::Config`] for a configuration that cannot be used, or a name that no server has.
+    pub fn replace(&self, config: ServerConfig) -> Result<(), StartError> {
+        let name = config.check()?;
+        let slot = self.slot(name.as_str()).map_err(|error| ConfigError::Server {
+            server: name.to_string(),
+            reason: error.to_string(),
+        })?;
+        self.inner.runtime.supervisor().do_send(SupMsg::Replace { slot, config: Arc::new(config) });
+        Ok(())
+    }
+
+    /// All servers at this moment, by name.
+    #[must_use]
+    pub fn servers(&self) -> Vec<ServerView> {
+        self.inner.shared.registry.all().iter().map(|slot| ServerView::of(slot)).collect()
+    }
+
+    /// One server at this moment.
+    ///
+    /// # Errors
+    ///
+    /// [`NoSuchServer`].
+    pub fn lookup(&self, name: &str) -> Result<ServerView, NoSuchServer> {
+        self.slot(name).map(|slot| ServerView::of(&slot))
+    }
+
+    /// How much of everything is alive. At rest, all but servers, connections, children and free permits is 0.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        let shared = &self.inner.shared;
+        let slots = shared.registry.all();
+        let (mut permits_free, mut in_flight) = (0, 0);
+        for slot in &slots {
+            let free = slot.permits_free();
+            permits_free += free;
+            in_flight += slot.state().gate.max_in_flight() - free;
+        }
+        Counts {
+            servers: slots.len(),
+            connections: shared.gauges.connections.get(),
+            children: shared.gauges.children.load(Ordering::Acquire),
+            requests: shared.gauges.requests.get(),
+            calls: shared.outstanding.len(),
+            in_flight,
+            permits_free,
+            exchanges: shared.gauges.exchanges.load(Ordering::Acquire),
+            late_answers: shared.gauges.late_answers.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Shuts down in order: new calls are refused, calls in flight may end `within` the given time, connections
+    /// are closed, children are ended (asked first, killed if they do not listen), threads end. Waits for all of
+    /// it; a second call waits too. With children that ignore their end it takes a few seconds more.
+    ///
+    /// Cancel safe: dropped, the shutdown goes on by itself.
+    pub async fn shutdown(&self, within: Duration) {
+        self.inner.shared.close();
+        let (done, ended) = oneshot::channel();
+        self.inner.runtime.supervisor().do_send(SupMsg::Shutdown { within, done: Some(done) });
+        // The sender is dropped if the supervisor has ended before.
+        let _ = ended.await;
+        self.inner.runtime.ended().await;
+    }
+
+    fn slot(&self, name: &str) -> Result<Arc<Slot>, NoSuchServer> {
+        self.inner.shared.registry.get(name).ok_or_else(|| self.no_such(name))
+    }
+
+    fn no_such(&self, name: &str) -> NoSuchServer {
+        let known = self.inner.shared.registry.all().iter().map(|slot| slot.name.to_string()).collect();
+        NoSuchServer { name: name.to_owned(), known }
+    }
+}
+
+impl Inner {
+    fn add(&self, config: ServerConfig) -> Result<Client, StartError> {
+        let name = config.check()?;
+        if self.shared.is_closing() {
+            return Err(StartError::Shutdown);
+        }
+        let id = self.slots.fetch_add(1, Ordering::Relaxed);
+        let slot = Arc::new(Slot::new(id, name.clone(), self.runtime.place(), Arc::new(config), clock::now()));
+        if !self.shared.registry.add(&slot) {
+            return Err(StartError::Duplicate(name));
+        }
+        self.runtime.supervisor().do_send(SupMsg::Add { slot: Arc::clone(&slot) });
+        Ok(Client { shared: Arc::clone(&self.shared), slot })
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // The runtime's own drop tells the supervisor; clients that are still held are refused from here on.
+        self.shared.close();
+    }
+}
+
+impl fmt::Debug for Hub {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hub").field("counts", &self.counts()).finish_non_exhaustive()
+    }
+}
+
+impl HubBuilder {
+    /// Adds a server.
+    pub fn server(mut self, config: ServerConfig) -> Self {
+        self.servers.push(config);
+        self
+    }
+
+    /// Adds several servers.
+    pub fn servers(mut self, configs: impl IntoIterator<Item = ServerConfig>) -> Self {
+        self.servers.extend(configs);
+        self
+    }
+
+    /// Adds every server of an `mcpServers` file. It is read at once; what is wrong with it is told by
+    /// [`HubBuilder::start`].
+    pub fn config_file(mut self, path: impl AsRef<Path>) -> Self {
+        match config::read_file(path.as_ref()) {
+            Ok(servers) => self.servers.extend(servers),
+            Err(error) => self.failed = self.failed.or(Some(error)),
+        }
+        self
+    }
+
+    /// The longest wait for one answer, where neither call nor server say otherwise. Default 60 s.
+    pub fn timeout(mut self, limit: Duration) -> Self {
+        self.timeout = limit;
+        self
+    }
+
+    /// How many arbiter threads the servers are spread over. Default 1, which is enough for most: more of them
+    /// keep large answers of one server from delaying the others.
+    pub fn arbiters(mut self, threads: usize) -> Self {
+        self.arbiters = threads.max(1);
+        self
+    }
+
+    /// Starts the hub on threads of its own. Its handles work from any runtime, and from none.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError`] for a configuration that cannot be used; never because a server is down.
+    pub fn start(self) -> Result<Hub, StartError> {
+        let arbiters = self.arbiters;
+        self.start_on(|shared| Runtime::threads(arbiters, shared))
+    }
+
+    /// Starts the hub on the current tokio `LocalSet`: callers and actors on one thread. The fastest form for
+    /// sequential calls, and the one for tests with a paused clock. It ends with its `LocalSet`.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError::NoLocalSet`] outside of a `LocalSet`, else as [`HubBuilder::start`].
+    pub fn start_local(self) -> Result<Hub, StartError> {
+        self.start_on(Runtime::local)
+    }
+
+    fn start_on(self, start: impl FnOnce(&Arc<Shared>) -> Result<Runtime, StartError>) -> Result<Hub, StartError> {
+        if let Some(error) = self.failed {
+            return Err(error.into());
+        }
+        // Before any thread is started: what is wrong is told without anything to undo.
+        let mut names = std::collections::HashSet::new();
+        for config in &self.servers {
+            let name = config.check()?;
+            if !names.insert(name.clone()) {
+                return Err(StartError::Duplicate(name));
+            }
+        }
+        let shared = Arc::new(Shared::new(clock::now(), identity(self.name, self.version), self.timeout));
+        let runtime = start(&shared)?;
+        let hub = Hub { inner: Arc::new(Inner { shared, runtime, slots: AtomicU64::new(0) }) };
+        for config in self.servers {
+            hub.inner.add(config)?;
+        }
+        Ok(hub)
+    }
+}
+
+fn identity(name: String, version: String) -> Identity {
+    // Both are plain data that serialise without fail.
+    let json = |value: Result<Vec<u8>, serde_json::Error>| Bytes::from(value.unwrap_or_else(|_| b"{}".to_vec()));
+    Identity {
+        client_info: json(serde_json::to_vec(&Implementation::new(name, version))),
+        capabilities: json(serde_json::to_vec(&ClientCapabilities::default())),
+    }
+}
+
+/// How much of everything is alive in a hub; see [`Hub::counts`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Counts {
+    /// Servers that are configured.
+    pub servers: usize,
+    /// Connection actors.
+    pub connections: usize,
+    /// Child processes that have not been reaped.
+    pub children: usize,
+    /// Request actors.
+    pub requests: usize,
+    /// Callers that wait for an answer.
+    pub calls: usize,
+    /// Requests that hold a place on the wire.
+    pub in_flight: usize,
+    /// Places on the wire that are free, over all servers.
+    pub permits_free: usize,
+    /// HTTP exchanges that are open.
+    pub exchanges: usize,
+    /// Answers that came after their call had ended, since the hub was started.
+    pub late_answers: usize,
+}
+
+/// What a server told of itself when it was opened. Labels of an untrusted peer: for people and logs, never for
+/// decisions.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ServerInfo {
+    /// The negotiated revision.
+    pub revision: Revision,
+    /// The name and version it gave, where it gave any.
+    pub implementation: Option<Implementation>,
+    /// What it offers; declares nothing where a modern server gave no discover result.
+    pub capabilities: ServerCapabilities,
+    /// How it wants to be used, in its own words.
+    pub instructions: Option<String>,
+    /// What was sent to find out its era, and what came of it.
+    pub attempts: Vec<Attempt>,
+    /// From the start of its process, or the first connect, until it was open for requests.
+    pub opened_in: Duration,
+}
+
+impl ServerInfo {
+    pub(crate) fn read(opened: &Opened, opened_in: Duration) -> Self {
+        let mut info = Self {
+            revision: opened.revision,
+            implementation: None,
+            capabilities: ServerCapabilities::default(),
+            instructions: None,
+            attempts: opened.attempts.clone(),
+            opened_in,
+        };
+        let Some(raw) = opened.result.clone().map(RawResult::new) else { return info };
+        match opened.revision.era() {
+            Era::Modern => {
+                if let Ok(found) = DiscoverResult::from_raw(raw) {
+                    info.implementation = found.server_info;
+                    info.capabilities = found.capabilities;
+                    info.instructions = found.instructions;
+                }
+            }
+            Era::Legacy => {
+                if let Ok(found) = InitializeResult::from_raw(raw) {
+                    info.implementation = found.server_info;
+                    info.capabilities = found.capabilities;
+                    info.instructions = found.instructions;
+                }
+            }
+        }
+        info
+    }
+}
+
+/// A server at one moment.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ServerView {
+    /// Its name.
+    pub name: ServerName,
+    /// Its state.
+    pub state: ServerState,
+    /// The state in words, with what led to it.
+    pub reason: String,
+    /// Where it is: the program, or scheme, host and port.
+    pub origin: String,
+    /// What it told of itself, while it is ready.
+    pub info: Option<Arc<ServerInfo>>,
+    /// How long it has been in this state.
+    pub since: Duration,
+    /// How often it was started again since it was added.
+    pub restarts: u32,
+}
+
+/// The state of a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ServerState {
+    /// It is being started and opened.
+    Connecting,
+    /// It takes calls.
+    Ready,
+    /// It ended and will be started again.
+    Restarting,
+    /// It is not started again by itself: its configuration is at fault.
+    Parked,
+    /// It was removed, or the hub is shut down.
+    Stopped,
+}
+
+impl ServerView {
+    pub(crate) fn of(slot: &Slot) -> Self {
+        Self::new(slot, slot.state())
+    }
+
+    pub(crate) fn new(slot: &Slot, state: SlotState) -> Self {
+        Self {
+            name: slot.name.clone(),
+            reason: state.reason(),
+            origin: config::origin(&state.config.transport),
+            since: clock::now().duration_since(state.since),
+            restarts: state.restarts,
+            state: match &state.phase {
+                Phase::Connecting { .. } => ServerState::Connecting,
+                Phase::Ready { .. } => ServerState::Ready,
+                Phase::Restarting { .. } => ServerState::Restarting,
+                Phase::Parked { .. } => ServerState::Parked,
+                Phase::Stopped { .. } => ServerState::Stopped,
+            },
+            info: match state.phase {
+                Phase::Ready { info, .. } => Some(info),
+                _ => None,
+            },
+        }
+    }
+
+    /// The negotiated era, while it is ready.
+    #[must_use]
+    pub fn era(&self) -> Option<Era> {
+        self.info.as_ref().map(|info| info.revision.era())
+    }
+
+    /// The negotiated revision, while it is ready.
+    #[must_use]
+    pub fn revision(&self) -> Option<Revision> {
+        self.info.as_ref().map(|info| info.revision)
+    }
+}
+
+impl fmt::Display for ServerState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Connecting => "connecting",
+            Self::Ready => "ready",
+            Self::Restarting => "restarting",
+            Self::Parked => "parked",
+            Self::Stopped => "stopped",
+        })
+    }
+}

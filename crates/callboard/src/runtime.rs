@@ -1,0 +1,235 @@
+//! Where the actors run: threads of our own, or the caller's `LocalSet`.
+//!
+//! ```text
+//! Threads:  "callboard" (System: supervisor, watchdog)  +  n arbiters (spawner, connections, requests)
+//! Local:    all of it on the `LocalSet` it was started in
+//! ```
+//! Nothing in the actors asks actix which System or arbiter it is on, so both forms are the same code.
+
+use crate::actor::{self, Exit};
+use crate::cell::TICK;
+use crate::clock;
+use crate::error::StartError;
+use crate::shared::Shared;
+use crate::spawner::Spawner;
+use crate::supervisor::{SupMsg, Supervisor};
+use actix::Addr;
+use actix_rt::{Arbiter, System};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio_util::task::AbortOnDropHandle;
+use tracing::error;
+
+/// An arbiter as slots know it: its spawner, and how many slots live there.
+#[derive(Clone)]
+pub(crate) struct Home(Arc<HomeInner>);
+
+struct HomeInner {
+    spawner: Addr<Spawner>,
+    slots: AtomicUsize,
+}
+
+impl Home {
+    fn new(spawner: Addr<Spawner>) -> Self {
+        Self(Arc::new(HomeInner { spawner, slots: AtomicUsize::new(0) }))
+    }
+
+    pub(crate) fn spawner(&self) -> &Addr<Spawner> {
+        &self.0.spawner
+    }
+
+    pub(crate) fn take_in(&self) {
+        self.0.slots.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn let_go(&self) {
+        self.0.slots.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl std::fmt::Debug for Home {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Home").field("slots", &self.0.slots).finish_non_exhaustive()
+    }
+}
+
+/// The actors' ground. Dropping it ends everything without waiting.
+pub(crate) struct Runtime {
+    homes: Vec<Home>,
+    supervisor: Addr<Supervisor>,
+    kind: Kind,
+}
+
+enum Kind {
+    Threads {
+        /// True once the System thread has joined its arbiters and ends.
+        ended: watch::Receiver<bool>,
+    },
+    Local {
+        _clock: AbortOnDropHandle<()>,
+    },
+}
+
+impl Runtime {
+    /// Starts a System thread and `arbiters` arbiter threads.
+    pub(crate) fn threads(arbiters: usize, shared: &Arc<Shared>) -> Result<Self, StartError> {
+        let (ready, started) = mpsc::sync_channel(1);
+        let (ended_sender, ended) = watch::channel(false);
+        let shared = Arc::clone(shared);
+        std::thread::Builder::new()
+            .name("callboard".to_owned())
+            .spawn(move || {
+                system_thread(arbiters.max(1), &shared, &ready);
+                ended_sender.send_replace(true);
+            })
+            .map_err(StartError::Threads)?;
+        let (supervisor, homes) =
+            started.recv().map_err(std::io::Error::other).and_then(|outcome| outcome).map_err(StartError::Threads)?;
+        Ok(Self { homes, supervisor, kind: Kind::Threads { ended } })
+    }
+
+    /// Puts all actors on the current `LocalSet`.
+    pub(crate) fn local(shared: &Arc<Shared>) -> Result<Self, StartError> {
+        if tokio::runtime::Handle::try_current().is_err() {
+            return Err(StartError::NoLocalSet);
+        }
+        // There is no way to ask whether this is inside of a LocalSet, but to try.
+        let clock = Arc::clone(shared);
+        let clock = catch_unwind(AssertUnwindSafe(|| tokio::task::spawn_local(watchdog(clock))))
+            .map_err(|_| StartError::NoLocalSet)?;
+        let home = spawn_spawner(shared);
+        let supervisor = spawn_supervisor(shared, None);
+        Ok(Self {
+            homes: vec![home],
+            supervisor,
+            kind: Kind::Local { _clock: AbortOnDropHandle::new(clock) },
+        })
+    }
+
+    pub(crate) fn supervisor(&self) -> &Addr<Supervisor> {
+        &self.supervisor
+    }
+
+    /// The arbiter with the fewest slots.
+    pub(crate) fn place(&self) -> Home {
+        let fewest = self.homes.iter().min_by_key(|home| home.0.slots.load(Ordering::Relaxed));
+        // There is at least one arbiter.
+        fewest.unwrap_or(&self.homes[0]).clone()
+    }
+
+    /// Waits for the threads to end, after the supervisor has been told to shut down.
+    pub(crate) async fn ended(&self) {
+        match &self.kind {
+            Kind::Threads { ended, .. } => {
+                let mut ended = ended.clone();
+                let _ = ended.wait_for(|ended| *ended).await;
+            }
+            Kind::Local { .. } => {}
+        }
+    }
+}
+
+impl Drop for Runtime {
+    fn drop(&mut self) {
+        // Signals only: this may run on an arbiter thread. The supervisor stops its System when it is done.
+        self.supervisor.do_send(SupMsg::Shutdown { within: Duration::ZERO, done: None });
+    }
+}
+
+type Started = std::io::Result<(Addr<Supervisor>, Vec<Home>)>;
+
+/// The body of the System thread: from its start to the join of its arbiters.
+fn system_thread(arbiters: usize, shared: &Arc<Shared>, ready: &mpsc::SyncSender<Started>) {
+    let runner = System::new();
+    let system = System::current();
+    let mut joins = Vec::with_capacity(arbiters);
+    let mut homes = Vec::with_capacity(arbiters);
+    for _ in 0..arbiters {
+        match Arbiter::try_new() {
+            Ok(arbiter) => {
+                homes.push(spawn_spawner_on(&arbiter, shared));
+                joins.push(arbiter);
+            }
+            Err(error) => {
+                let _ = ready.send(Err(error));
+                joins.iter().for_each(|arbiter| _ = arbiter.stop());
+                joins.into_iter().for_each(|arbiter| _ = arbiter.join());
+                return;
+            }
+        }
+    }
+    let stop = {
+        let system = system.clone();
+        move || system.stop()
+    };
+    let supervisor = runner.block_on(async {
+        tokio::task::spawn_local(watchdog(Arc::clone(shared)));
+        spawn_supervisor(shared, Some(Box::new(stop)))
+    });
+    let _ = ready.send(Ok((supervisor, homes)));
+    if let Err(error) = runner.run() {
+        error!(%error, "the actix System ended with an error");
+    }
+    // The System has told its arbiters to stop; they are joined here and nowhere else.
+    for arbiter in joins {
+        let _ = arbiter.join();
+    }
+}
+
+fn spawn_supervisor(shared: &Arc<Shared>, stop: Option<Box<dyn FnOnce() + Send>>) -> Addr<Supervisor> {
+    let (addr, receiver) = actor::mailbox();
+    let task = actor::start(receiver, Supervisor::new(Arc::clone(shared), stop));
+    let shared = Arc::clone(shared);
+    tokio::task::spawn_local(async move {
+        if let Exit::Panicked(text) = actor::exit_of(task).await {
+            shared.fail(&format!("its supervisor failed, {text}"));
+        }
+    });
+    addr
+}
+
+fn spawn_spawner(shared: &Arc<Shared>) -> Home {
+    let (addr, receiver) = actor::mailbox();
+    let task = actor::start(receiver, Spawner::new(Arc::clone(shared)));
+    tokio::task::spawn_local(watch_spawner(task, Arc::clone(shared)));
+    Home::new(addr)
+}
+
+fn spawn_spawner_on(arbiter: &Arbiter, shared: &Arc<Shared>) -> Home {
+    let (addr, receiver) = actor::mailbox();
+    let shared = Arc::clone(shared);
+    arbiter.spawn_fn(move || {
+        let task = actor::start(receiver, Spawner::new(Arc::clone(&shared)));
+        tokio::task::spawn_local(watch_spawner(task, shared));
+        tokio::task::spawn_local(resident_timer());
+    });
+    Home::new(addr)
+}
+
+async fn watch_spawner(task: tokio::task::JoinHandle<()>, shared: Arc<Shared>) {
+    if let Exit::Panicked(text) = actor::exit_of(task).await {
+        shared.fail(&format!("a spawner failed, {text}"));
+    }
+}
+
+/// Looks over the outstanding calls; see [`crate::cell`].
+async fn watchdog(shared: Arc<Shared>) {
+    let mut ticks = tokio::time::interval(TICK);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        shared.outstanding.look_over(clock::now());
+    }
+}
+
+/// Keeps a timer armed that is earlier than any deadline of a call: arming the earliest timer of a runtime
+/// unparks its driver, which would cost every sequential call a wake-up.
+async fn resident_timer() {
+    let mut ticks = tokio::time::interval(TICK);
+    loop {
+        ticks.tick().await;
+    }
+}

@@ -1,0 +1,165 @@
+//! The spawner: one per arbiter. It starts what lives there, requests and connections, next to the resources
+//! that they share: the reaper, the HTTP clients, a clock that keeps the timer driver awake.
+
+use crate::actor;
+use crate::config::{HttpSettings, ServerConfig, StdioSettings, Transport};
+use crate::connection::{ConnMsg, ConnRef, Connection};
+use crate::request::{Request, Start};
+use crate::shared::Shared;
+use crate::slot::Slot;
+use crate::supervisor::{ConnExit, SupMsg, Supervisor};
+use actix::dev::channel::AddressReceiver;
+use actix::{Actor, Addr, Context, Handler, Message};
+use callboard_proto::negotiate::{Channel, EraChoice, Known, OpeningConfig};
+use callboard_proto::protocol::Config;
+use callboard_transport::http::{Clients, HttpConfig};
+use callboard_transport::stdio::{Reaper, StdioConfig};
+use callboard_transport::{Events, Link, http, memory, stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
+
+/// What a spawner is told.
+pub(crate) enum SpawnMsg {
+    /// Start the request actor of a call. Bounded by the calls of the callers: each awaits its answer.
+    Start(Box<Start>),
+    /// Start a generation of a connection. From the supervisor, once for each.
+    Launch(Box<Launch>),
+}
+
+impl Message for SpawnMsg {
+    type Result = ();
+}
+
+/// A generation of a connection, to be started.
+pub(crate) struct Launch {
+    pub(crate) slot: Arc<Slot>,
+    pub(crate) config: Arc<ServerConfig>,
+    pub(crate) conn: Arc<ConnRef>,
+    pub(crate) receiver: AddressReceiver<Connection>,
+    pub(crate) supervisor: Addr<Supervisor>,
+    pub(crate) known: Known,
+    /// When the first process of this opening was started.
+    pub(crate) started: Instant,
+    /// That process ended during its probe; this one is opened without.
+    pub(crate) restarted: bool,
+}
+
+/// See the module's page.
+pub(crate) struct Spawner {
+    shared: Arc<Shared>,
+    reaper: Reaper,
+    clients: Clients,
+    handled: u32,
+}
+
+/// After so many messages the other actors of the arbiter get a turn.
+const TURN: u32 = 64;
+
+impl Spawner {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        let reaper = Reaper::with_counter(Arc::clone(&shared.gauges.children));
+        Self { shared, reaper, clients: Clients::new(), handled: 0 }
+    }
+
+    fn launch(&self, launch: Launch) {
+        let Launch { slot, config, conn, receiver, supervisor, known, started, restarted } = launch;
+        let deliver = {
+            let conn = Arc::clone(&conn);
+            // Bounded by the credit in each batch.
+            Events::new(move |batch| conn.addr.do_send(ConnMsg::Batch(batch)))
+        };
+        let (gone_sender, gone) = oneshot::channel();
+        let (link, channel) = self.open(&slot, &config, deliver, gone_sender);
+        let total = match channel {
+            Channel::Pipe => Duration::from_secs(60),
+            Channel::Http => Duration::from_secs(30),
+        };
+        let protocol = Config {
+            opening: OpeningConfig {
+                channel,
+                era: config.era,
+                known,
+                probe_limit: config.probe_limit,
+                total_limit: config.start_limit.unwrap_or(total),
+                started,
+                restarted: restarted && config.era == EraChoice::Auto,
+            },
+            identity: self.shared.identity.clone(),
+            keys: slot.next_ids(),
+        };
+        let generation = conn.generation;
+        let (end_sender, mut end) = oneshot::channel();
+        let connection =
+            Connection::new(Arc::clone(&self.shared), Arc::clone(&slot), supervisor.clone(), conn, protocol, link, end_sender);
+        let task = actor::start(receiver, connection);
+        tokio::task::spawn_local(async move {
+            let exit = match (actor::exit_of(task).await, end.try_recv()) {
+                (actor::Exit::Stopped, Ok(end)) => ConnExit::Ended(end),
+                (actor::Exit::Panicked(text), _) => ConnExit::Panicked(text),
+                (actor::Exit::Stopped | actor::Exit::Aborted, _) => ConnExit::Aborted,
+            };
+            // The next generation may start only when the old process tree is gone.
+            let _ = gone.await;
+            supervisor.do_send(SupMsg::Exited { slot, generation, exit });
+        });
+    }
+
+    /// Opens the transport. `gone` is dropped at once where there is no child.
+    fn open(&self, slot: &Slot, config: &ServerConfig, events: Events, gone: oneshot::Sender<()>) -> (Link, Channel) {
+        match &config.transport {
+            Transport::Stdio(settings) => {
+                let settings = stdio_config(slot, config, settings);
+                (stdio::open(&settings, events, &self.reaper, gone), Channel::Pipe)
+            }
+            Transport::Http(settings) => {
+                let settings = self.http_config(slot, config, settings);
+                (http::open(&settings, &self.clients, events), Channel::Http)
+            }
+            Transport::Memory(connector) => (memory_link(connector, events), Channel::Pipe),
+        }
+    }
+
+    fn http_config(&self, slot: &Slot, config: &ServerConfig, settings: &HttpSettings) -> HttpConfig {
+        let mut http = HttpConfig::new(slot.name.as_str(), settings.url.clone());
+        http.frame_limit = config.frame_limit;
+        http.exchanges = Arc::clone(&self.shared.gauges.exchanges);
+        http.headers = settings.parsed_headers().collect();
+        http
+    }
+}
+
+fn stdio_config(slot: &Slot, config: &ServerConfig, settings: &StdioSettings) -> StdioConfig {
+    let mut stdio = StdioConfig::new(slot.name.as_str(), settings.program.clone());
+    stdio.args.clone_from(&settings.args);
+    stdio.env = settings.env.clone().into_iter().collect();
+    stdio.inherit_env = settings.inherit_env;
+    stdio.cwd.clone_from(&settings.cwd);
+    stdio.frame_limit = config.frame_limit;
+    // Room for every request, its cancel, and the answers to the server.
+    stdio.queue = stdio.queue.max(2 * config.max_in_flight + 2048);
+    stdio
+}
+
+fn memory_link(connector: &memory::Connector, events: Events) -> Link {
+    connector.open(events)
+}
+
+impl Actor for Spawner {
+    type Context = Context<Self>;
+}
+
+impl Handler<SpawnMsg> for Spawner {
+    type Result = ();
+
+    fn handle(&mut self, message: SpawnMsg, context: &mut Self::Context) {
+        match message {
+            SpawnMsg::Start(start) => Request::start(*start, &self.shared),
+            SpawnMsg::Launch(launch) => self.launch(*launch),
+        }
+        self.handled += 1;
+        if self.handled.is_multiple_of(TURN) {
+            actor::yield_now(context);
+        }
+    }
+}

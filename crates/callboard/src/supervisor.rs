@@ -1,0 +1,401 @@
+//! The supervisor: one per hub. Owns the children, their generations and the state that slots show.
+//!
+//! ```text
+//! Hub ──Add, Remove, Replace, Shutdown──► Supervisor ──Launch──► spawner ──► connection (generation n)
+//!                                          ▲      ▲                              │
+//!                                          │      └──────────Opened──────────────┤
+//!                                          └──Exited (monitor task, once)────────┘
+//! ```
+//! A restart is a new actor made from the configuration, never the old value. A message of an old generation is
+//! ignored. Start reading at [`Supervisor::exited`].
+
+use crate::actor;
+use crate::clock;
+use crate::config::{ServerConfig, ServerName};
+use crate::connection::{ConnMsg, ConnRef};
+use crate::hub::ServerInfo;
+use crate::shared::Shared;
+use crate::slot::{Gate, Phase, Slot};
+use crate::spawner::{Launch, SpawnMsg};
+use actix::{Actor, ActorContext as _, Addr, AsyncContext as _, Context, Handler, Message};
+use callboard_proto::negotiate::{Known, Opened};
+use callboard_proto::protocol::End;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
+use tracing::{error, info, warn};
+
+/// What the supervisor is told.
+pub(crate) enum SupMsg {
+    /// Supervise this slot and start its connection. From a hub's handle, once for each slot.
+    Add { slot: Arc<Slot> },
+    /// Stop the server and forget it. From a hub's handle.
+    Remove { slot: Arc<Slot> },
+    /// Stop the connection and go on with another configuration. From a hub's handle.
+    Replace { slot: Arc<Slot>, config: Arc<ServerConfig> },
+    /// A connection is open for requests. From the connection, once for each generation.
+    Opened { slot: Arc<Slot>, conn: Arc<ConnRef>, opened: Box<Opened> },
+    /// A connection is gone, its process tree too. From its monitor task, once for each generation.
+    Exited { slot: Arc<Slot>, generation: u64, exit: ConnExit },
+    /// The pause before a restart is over. From a timer task; ignored if the generation has changed.
+    Restart { slot: Arc<Slot>, generation: u64 },
+    /// Let the requests in flight end, at most `within`, then stop everything; `done` tells when.
+    Shutdown { within: Duration, done: Option<oneshot::Sender<()>> },
+    /// The requests have ended, or their time is over. To itself.
+    Drained,
+    /// The connections had their time to close. To itself.
+    GiveUp,
+}
+
+impl Message for SupMsg {
+    type Result = ();
+}
+
+/// How a generation of a connection ended.
+#[derive(Debug)]
+pub(crate) enum ConnExit {
+    /// In a way that it could tell.
+    Ended(End),
+    /// It panicked.
+    Panicked(String),
+    /// Its thread is going down.
+    Aborted,
+}
+
+/// See the module's page.
+pub(crate) struct Supervisor {
+    shared: Arc<Shared>,
+    children: HashMap<u64, Child>,
+    /// Set by the first `Shutdown`.
+    ending: Option<Ending>,
+    /// Ends the runtime, where it is ours.
+    stop_runtime: Option<Box<dyn FnOnce() + Send>>,
+}
+
+#[derive(Default)]
+struct Ending {
+    waiters: Vec<oneshot::Sender<()>>,
+    drained: bool,
+}
+
+/// One server under supervision.
+struct Child {
+    slot: Arc<Slot>,
+    config: Arc<ServerConfig>,
+    /// Counts the connections; a message with another number is of an old one.
+    generation: u64,
+    /// The live connection, opening or open.
+    conn: Option<Arc<ConnRef>>,
+    /// It is to stay away once it has ended.
+    stopping: bool,
+    known: Known,
+    /// When the first process of the present opening was started.
+    started: Instant,
+    /// Since when the present connection is open.
+    ready: Option<clock::Instant>,
+    /// How many connections in a row ended without a long healthy time.
+    failures: u32,
+}
+
+/// The first restart of a streak is immediate, then the pause doubles from here.
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+/// The longest pause between restarts.
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// A connection that was open for so long ends a streak of failures.
+const HEALTHY: Duration = Duration::from_secs(60);
+/// How long connections may take to close at a shutdown: the close ladder of a child fits in.
+const CLOSE_LIMIT: Duration = Duration::from_secs(8);
+
+impl Supervisor {
+    pub(crate) fn new(shared: Arc<Shared>, stop_runtime: Option<Box<dyn FnOnce() + Send>>) -> Self {
+        Self { shared, children: HashMap::new(), ending: None, stop_runtime }
+    }
+
+    fn add(&mut self, slot: Arc<Slot>, context: &mut Context<Self>) {
+        if self.ending.is_some() {
+            return stopped(&slot, "the hub is shut down");
+        }
+        let config = slot.state().config;
+        let child = Child {
+            slot,
+            config,
+            generation: 0,
+            conn: None,
+            stopping: false,
+            known: Known::default(),
+            started: clock::now().into_std(),
+            ready: None,
+            failures: 0,
+        };
+        let id = child.slot.id;
+        self.children.entry(id).or_insert(child).launch(Reopening::No, context.address());
+    }
+
+    fn remove(&mut self, slot: &Arc<Slot>) {
+        stopped(slot, "it was removed");
+        let Some(child) = self.children.get_mut(&slot.id) else { return };
+        child.stopping = true;
+        child.close();
+        self.forget_if_gone(slot.id);
+    }
+
+    fn replace(&mut self, slot: &Arc<Slot>, config: Arc<ServerConfig>, context: &mut Context<Self>) {
+        let Some(child) = self.children.get_mut(&slot.id) else { return };
+        child.config = Arc::clone(&config);
+        child.known = Known::default();
+        child.failures = 0;
+        slot.publish(|state| {
+            state.gate = Arc::new(Gate::new(&config));
+            state.config = config;
+            state.phase = Phase::Connecting { after: None };
+            state.since = clock::now();
+        });
+        // The next configuration starts when the old connection is gone, or at once where there is none.
+        match child.conn {
+            Some(_) => child.close(),
+            None => child.launch(Reopening::No, context.address()),
+        }
+    }
+
+    fn opened(&mut self, slot: &Arc<Slot>, conn: Arc<ConnRef>, opened: &Opened) {
+        let Some(child) = self.children.get_mut(&slot.id) else { return };
+        if child.generation != conn.generation || child.stopping {
+            return;
+        }
+        child.known = Known { era: Some(opened.revision.era()), slow: opened.slow };
+        child.ready = Some(clock::now());
+        let info = Arc::new(ServerInfo::read(opened, clock::now().into_std() - child.started));
+        info!(server = %slot.name, revision = %opened.revision, generation = child.generation, "server is up");
+        slot.publish(|state| {
+            state.phase = Phase::Ready { conn, info };
+            state.since = clock::now();
+        });
+    }
+
+    fn exited(&mut self, slot: &Arc<Slot>, generation: u64, exit: ConnExit, context: &mut Context<Self>) {
+        let Some(child) = self.children.get_mut(&slot.id) else { return };
+        if child.generation != generation {
+            return;
+        }
+        child.conn = None;
+        if child.stopping {
+            return self.forget_if_gone(slot.id);
+        }
+        let was_ready = child.ready.take();
+        if was_ready.is_some_and(|since| clock::now().duration_since(since) >= HEALTHY) {
+            child.failures = 0;
+        }
+        let reason: Arc<str> = match exit {
+            // Closed by us while it is to run: its configuration was replaced.
+            ConnExit::Ended(End::Closed) => return child.launch(Reopening::No, context.address()),
+            ConnExit::Ended(End::Reopen) => return child.launch(Reopening::WithoutProbe, context.address()),
+            ConnExit::Ended(End::NotOpened(failure)) => {
+                let reason = failure.to_string().into();
+                if failure.kind.is_configuration() {
+                    return child.park(reason);
+                }
+                reason
+            }
+            ConnExit::Ended(End::Lost(down)) => down.to_string().into(),
+            ConnExit::Panicked(text) => {
+                error!(server = %slot.name, panic = text, "the connection panicked");
+                format!("a fault in callboard, {text}").into()
+            }
+            ConnExit::Aborted => "its thread ended".into(),
+        };
+        // An era that was remembered and did not hold is found out anew.
+        if was_ready.is_none() {
+            child.known.era = None;
+        }
+        let wait = pause(child.failures);
+        child.failures += 1;
+        warn!(server = %slot.name, %reason, ?wait, "server is down");
+        slot.publish(|state| {
+            state.phase = Phase::Restarting { reason, wait };
+            state.since = clock::now();
+            state.restarts += 1;
+        });
+        if wait.is_zero() {
+            return child.launch(Reopening::No, context.address());
+        }
+        let (slot, supervisor) = (Arc::clone(slot), context.address());
+        tokio::task::spawn_local(async move {
+            tokio::time::sleep(wait).await;
+            supervisor.do_send(SupMsg::Restart { slot, generation });
+        });
+    }
+
+    fn restart(&mut self, slot: &Arc<Slot>, generation: u64, context: &mut Context<Self>) {
+        let Some(child) = self.children.get_mut(&slot.id) else { return };
+        if child.generation == generation && child.conn.is_none() && !child.stopping {
+            child.launch(Reopening::No, context.address());
+        }
+    }
+
+    fn shutdown(&mut self, within: Duration, done: Option<oneshot::Sender<()>>, context: &mut Context<Self>) {
+        let first = self.ending.is_none();
+        self.ending.get_or_insert_default().waiters.extend(done);
+        if !first {
+            return;
+        }
+        self.shared.close();
+        let (shared, supervisor) = (Arc::clone(&self.shared), context.address());
+        tokio::task::spawn_local(async move {
+            let _ = tokio::time::timeout(within, shared.gauges.requests.idle()).await;
+            supervisor.do_send(SupMsg::Drained);
+            tokio::time::sleep(CLOSE_LIMIT).await;
+            supervisor.do_send(SupMsg::GiveUp);
+        });
+    }
+
+    fn drained(&mut self, context: &mut Context<Self>) {
+        let Some(ending) = &mut self.ending else { return };
+        ending.drained = true;
+        let ids: Vec<u64> = self.children.keys().copied().collect();
+        for id in ids {
+            if let Some(child) = self.children.get_mut(&id) {
+                stopped(&child.slot, "the hub is shut down");
+                child.stopping = true;
+                child.close();
+            }
+            self.forget_if_gone(id);
+        }
+        self.end_if_empty(context);
+    }
+
+    fn give_up(&mut self, context: &mut Context<Self>) {
+        if !self.children.is_empty() {
+            let names: Vec<&ServerName> = self.children.values().map(|child| &child.slot.name).collect();
+            warn!(?names, "these servers did not close in time and are killed");
+            self.children.clear();
+        }
+        self.end_if_empty(context);
+    }
+
+    fn forget_if_gone(&mut self, id: u64) {
+        if self.children.get(&id).is_some_and(|child| child.stopping && child.conn.is_none()) {
+            self.children.remove(&id);
+        }
+    }
+
+    fn end_if_empty(&mut self, context: &mut Context<Self>) {
+        let Some(ending) = &mut self.ending else { return };
+        if !ending.drained || !self.children.is_empty() {
+            return;
+        }
+        for done in ending.waiters.drain(..) {
+            let _ = done.send(());
+        }
+        if let Some(stop) = self.stop_runtime.take() {
+            stop();
+        }
+        context.stop();
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reopening {
+    No,
+    /// A new process for the same opening, which shares its time.
+    WithoutProbe,
+}
+
+impl Child {
+    fn launch(&mut self, reopening: Reopening, supervisor: Addr<Supervisor>) {
+        let restarted = reopening == Reopening::WithoutProbe;
+        if !restarted {
+            self.started = clock::now().into_std();
+        }
+        self.generation += 1;
+        self.ready = None;
+        let (addr, receiver) = actor::mailbox();
+        let conn = Arc::new(ConnRef { addr, generation: self.generation });
+        self.conn = Some(Arc::clone(&conn));
+        self.slot.publish(|state| {
+            let after = match &state.phase {
+                Phase::Restarting { reason, .. } => Some(Arc::clone(reason)),
+                Phase::Connecting { after } => after.clone(),
+                Phase::Ready { .. } | Phase::Parked { .. } | Phase::Stopped { .. } => None,
+            };
+            state.phase = Phase::Connecting { after };
+            state.since = clock::now();
+        });
+        // Bounded: one for each generation.
+        self.slot.home.spawner().do_send(SpawnMsg::Launch(Box::new(Launch {
+            slot: Arc::clone(&self.slot),
+            config: Arc::clone(&self.config),
+            conn,
+            receiver,
+            supervisor,
+            known: self.known,
+            started: self.started,
+            restarted,
+        })));
+    }
+
+    fn close(&self) {
+        if let Some(conn) = &self.conn {
+            conn.addr.do_send(ConnMsg::Close);
+        }
+    }
+
+    fn park(&mut self, reason: Arc<str>) {
+        error!(server = %self.slot.name, %reason, "server is parked");
+        self.slot.publish(|state| {
+            state.phase = Phase::Parked { reason };
+            state.since = clock::now();
+        });
+    }
+}
+
+fn stopped(slot: &Slot, reason: &str) {
+    slot.publish(|state| {
+        state.phase = Phase::Stopped { reason: reason.into() };
+        state.since = clock::now();
+    });
+}
+
+/// The pause before the restart after `failures` earlier ones in a row.
+fn pause(failures: u32) -> Duration {
+    match failures.checked_sub(1) {
+        None => Duration::ZERO,
+        Some(doublings) => FIRST_PAUSE.saturating_mul(1 << doublings.min(16)).min(LONGEST_PAUSE),
+    }
+}
+
+impl Actor for Supervisor {
+    type Context = Context<Self>;
+}
+
+impl Handler<SupMsg> for Supervisor {
+    type Result = ();
+
+    fn handle(&mut self, message: SupMsg, context: &mut Self::Context) {
+        match message {
+            SupMsg::Add { slot } => self.add(slot, context),
+            SupMsg::Remove { slot } => self.remove(&slot),
+            SupMsg::Replace { slot, config } => self.replace(&slot, config, context),
+            SupMsg::Opened { slot, conn, opened } => self.opened(&slot, conn, &opened),
+            SupMsg::Exited { slot, generation, exit } => self.exited(&slot, generation, exit, context),
+            SupMsg::Restart { slot, generation } => self.restart(&slot, generation, context),
+            SupMsg::Shutdown { within, done } => self.shutdown(within, done, context),
+            SupMsg::Drained => self.drained(context),
+            SupMsg::GiveUp => self.give_up(context),
+        }
+        self.end_if_empty(context);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // FR-006
+    #[test]
+    fn the_pause_before_a_restart_grows_to_its_cap() {
+        let millis: Vec<u128> = (0..10).map(|failures| pause(failures).as_millis()).collect();
+        assert_eq!(millis, [0, 250, 500, 1000, 2000, 4000, 8000, 16_000, 30_000, 30_000]);
+        assert_eq!(pause(u32::MAX), LONGEST_PAUSE);
+    }
+}

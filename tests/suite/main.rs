@@ -1,0 +1,4 @@
+//! The integration tests: one binary, a module per subject.
+
+mod calls;
+mod support;
