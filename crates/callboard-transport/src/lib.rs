@@ -7,7 +7,7 @@
 //!              Batch of Event, at most 32, with credit
 //! ```
 //! A transport is opened by a function that never fails and never waits: [`stdio::open`], [`http::open`],
-//! [`memory::open`]. What goes wrong comes back as an [`Event::Down`](callboard_proto::wire::Event::Down), once,
+//! [`memory::open`]. What goes wrong comes back as an [`Event::Down`], once,
 //! whatever ends the tasks. All tasks run on the current `LocalSet` and end with the [`Link`].
 //!
 //! Start reading at [`Link`] and [`Events`].

@@ -84,6 +84,11 @@ fn sh(script: &str) -> StdioConfig {
     config
 }
 
+/// A file for this run alone.
+fn scratch(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()))
+}
+
 fn is_alive(process: Pid) -> bool {
     test_kill_process(process).is_ok()
 }
@@ -306,7 +311,14 @@ async fn closed_input_of_a_living_child_ends_the_connection() {
         let mut server = Server::script("exec 0<&-; say []; sleep 100").await;
         server.delivered.params().await;
 
-        send(&server.link, 1, "[]");
+        // The first may still be taken: a fork of another test can hold the pipe for a moment.
+        for key in 0.. {
+            send(&server.link, key, "[]");
+            sleep(Duration::from_millis(20)).await;
+            if !server.delivered.is_empty() {
+                break;
+            }
+        }
 
         let down = server.delivered.down().await;
         assert!(
@@ -326,9 +338,19 @@ async fn program_that_cannot_be_started_is_told_apart_from_a_folder_that_is_miss
     let not_executable = StdioConfig::new("test", concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"));
     let mut off_path = StdioConfig::new("test", "cat");
     off_path.env = vec![("PATH".to_owned(), "/nowhere".to_owned())];
-    let script = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("no-interpreter");
-    std::fs::write(&script, "#!/no/such/interpreter\n").unwrap();
-    std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let script = scratch("no-interpreter");
+    // Written by another process: a program that is open for writing, even in a fork of ours, cannot be run.
+    let write = format!(
+        "echo '#!/no/such/interpreter' > {0}; chmod +x {0}",
+        script.display()
+    );
+    assert!(
+        std::process::Command::new("sh")
+            .args(["-c", &write])
+            .status()
+            .unwrap()
+            .success()
+    );
     let no_interpreter = StdioConfig::new("test", script.to_str().unwrap());
     type Is = fn(&StartFailure) -> bool;
     let table: [(StdioConfig, Is); 5] = [
@@ -369,6 +391,7 @@ async fn program_that_cannot_be_started_is_told_apart_from_a_folder_that_is_miss
         }
     })
     .await;
+    std::fs::remove_file(&script).unwrap();
 }
 
 #[tokio::test]
@@ -529,8 +552,7 @@ async fn dropping_the_link_kills_the_whole_group_at_once() {
 #[tokio::test]
 async fn close_ladder_goes_on_after_the_link_is_dropped() {
     local(async {
-        let farewell =
-            PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("farewell-{}", std::process::id()));
+        let farewell = scratch("farewell");
         let script = format!(
             "cat >&2; exec 1>&-; sleep 0.3; echo saved > {}",
             farewell.display()

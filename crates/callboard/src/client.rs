@@ -119,7 +119,7 @@ impl Ready<'_> {
                     Phase::Connecting { after: None } => None,
                 };
                 if let Some(reason) = failed {
-                    return Err(ReadyError::Failed { server: server.clone(), reason });
+                    return Err(ReadyError::Failed { server: server.clone(), reason, failure: state.failure });
                 }
                 // The sender lives in the slot.
                 let _ = states.changed().await;

@@ -53,6 +53,19 @@ pub(crate) enum ConnMsg {
     Batch(Batch),
     /// Close in order; ends with the transport, or after [`CLOSE_LIMIT`]. From the supervisor, once or twice.
     Close,
+    /// Does this on the actor: a test looks inside, or panics.
+    #[cfg(test)]
+    Test(OnConnection),
+}
+
+#[cfg(test)]
+pub(crate) struct OnConnection(pub(crate) Box<dyn FnOnce(&mut Connection) + Send>);
+
+#[cfg(test)]
+impl std::fmt::Debug for OnConnection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("OnConnection")
+    }
 }
 
 impl Message for ConnMsg {
@@ -76,7 +89,7 @@ pub(crate) struct Connection {
     slot: Arc<Slot>,
     supervisor: Addr<Supervisor>,
     me: Arc<ConnRef>,
-    protocol: Protocol<Monitor>,
+    pub(crate) protocol: Protocol<Monitor>,
     link: Link,
     /// Takes the reason of the end, for the monitor task.
     end: Option<oneshot::Sender<End>>,
@@ -238,6 +251,8 @@ impl Handler<ConnMsg> for Connection {
                 self.closing.get_or_insert_with(|| clock::now() + CLOSE_LIMIT);
                 self.protocol.handle_close();
             }
+            #[cfg(test)]
+            ConnMsg::Test(act) => (act.0)(self),
         }
         self.carry_out(context);
         self.set_timer();

@@ -2,10 +2,12 @@
 
 use crate::config::ServerName;
 use callboard_proto::Method;
+use callboard_proto::negotiate::OpeningFailure;
 use callboard_proto::protocol::Violation;
 use serde_json::value::RawValue;
 use std::error::Error;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Why a call has no result. Programs match on [`CallError::kind`]; people read `Display`.
@@ -361,6 +363,8 @@ pub enum ReadyError {
         server: ServerName,
         /// Its state and what led to it.
         reason: String,
+        /// What was tried to open it, where that is what failed.
+        failure: Option<Arc<OpeningFailure>>,
     },
     /// The hub is shut down.
     #[error("server `{server}` is not ready, the hub is shut down")]

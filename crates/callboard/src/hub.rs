@@ -13,7 +13,7 @@ use callboard_proto::dialect::Identity;
 use callboard_proto::message::{
     ClientCapabilities, DiscoverResult, Implementation, InitializeResult, RawResult, ServerCapabilities,
 };
-use callboard_proto::negotiate::{Attempt, Opened};
+use callboard_proto::negotiate::{Attempt, Opened, OpeningFailure};
 use callboard_proto::{Era, Revision};
 use std::fmt;
 use std::path::Path;
@@ -92,24 +92,29 @@ impl Hub {
     pub fn remove(&self, name: &str) -> Result<(), NoSuchServer> {
         let slot = self.slot(name)?;
         self.inner.shared.registry.remove(&slot);
+        slot.set_removed();
         self.inner.runtime.supervisor().do_send(SupMsg::Remove { slot });
         Ok(())
     }
 
     /// Gives a server another configuration: its connection is closed, calls on it end with
-    /// `ConnectionDown`, and the next one is made by the new configuration. Handles stay valid.
+    /// `ConnectionDown`, and the next one is made by the new configuration. Handles stay valid. When this
+    /// returns, no new call goes to the old connection.
+    ///
+    /// Cancel safe: dropped, the replacement goes on by itself.
     ///
     /// # Errors
     ///
     /// [`StartError::Config`] for a configuration that cannot be used, or a name that no server has.
-    pub fn replace(&self, config: ServerConfig) -> Result<(), StartError> {
+    pub async fn replace(&self, config: ServerConfig) -> Result<(), StartError> {
         let name = config.check()?;
         let slot = self.slot(name.as_str()).map_err(|error| ConfigError::Server {
             server: name.to_string(),
             reason: error.to_string(),
         })?;
-        self.inner.runtime.supervisor().do_send(SupMsg::Replace { slot, config: Arc::new(config) });
-        Ok(())
+        let (done, replaced) = oneshot::channel();
+        self.inner.runtime.supervisor().do_send(SupMsg::Replace { slot, config: Arc::new(config), done });
+        replaced.await.map_err(|_| StartError::Shutdown)
     }
 
     /// All servers at this moment, by name.
@@ -163,6 +168,12 @@ impl Hub {
         // The sender is dropped if the supervisor has ended before.
         let _ = ended.await;
         self.inner.runtime.ended().await;
+    }
+
+    /// Stops the threads without a word to the actors, as the end of a process would.
+    #[cfg(test)]
+    pub(crate) fn stop_system(&self) {
+        self.inner.runtime.stop_system();
     }
 
     fn slot(&self, name: &str) -> Result<Arc<Slot>, NoSuchServer> {
@@ -383,6 +394,8 @@ pub struct ServerView {
     pub since: Duration,
     /// How often it was started again since it was added.
     pub restarts: u32,
+    /// Why it could not be opened, where its last connection ended so: what was tried, and what came of it.
+    pub failure: Option<Arc<OpeningFailure>>,
 }
 
 /// The state of a server.
@@ -413,6 +426,7 @@ impl ServerView {
             origin: config::origin(&state.config.transport),
             since: clock::now().duration_since(state.since),
             restarts: state.restarts,
+            failure: state.failure.clone(),
             state: match &state.phase {
                 Phase::Connecting { .. } => ServerState::Connecting,
                 Phase::Ready { .. } => ServerState::Ready,

@@ -52,7 +52,7 @@ mod supervisor;
 pub use call::{RequestCall, ToolCall, ToolListCall, ToolsCall};
 pub use callboard_proto::message;
 pub use callboard_proto::message::{ContentBlock, RawResult, Tool, ToolList, ToolResult};
-pub use callboard_proto::negotiate::{Attempt, EraChoice};
+pub use callboard_proto::negotiate::{Attempt, EraChoice, OpeningFailure, OpeningFailureKind};
 pub use callboard_proto::protocol::Violation;
 pub use callboard_proto::{Era, Method, Revision};
 pub use callboard_transport::memory;
@@ -62,6 +62,9 @@ pub use error::{
     CallError, CallErrorKind, ConfigError, Delivery, Limit, NoSuchServer, ReadyError, Stage, StartError,
 };
 pub use hub::{Counts, Hub, HubBuilder, ServerInfo, ServerState, ServerView};
+
+#[cfg(test)]
+mod tests;
 
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]

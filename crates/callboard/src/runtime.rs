@@ -65,6 +65,7 @@ pub(crate) struct Runtime {
 
 enum Kind {
     Threads {
+        system: System,
         /// True once the System thread has joined its arbiters and ends.
         ended: watch::Receiver<bool>,
     },
@@ -86,9 +87,9 @@ impl Runtime {
                 ended_sender.send_replace(true);
             })
             .map_err(StartError::Threads)?;
-        let (supervisor, homes) =
+        let Started { supervisor, homes, system } =
             started.recv().map_err(std::io::Error::other).and_then(|outcome| outcome).map_err(StartError::Threads)?;
-        Ok(Self { homes, supervisor, kind: Kind::Threads { ended } })
+        Ok(Self { homes, supervisor, kind: Kind::Threads { system, ended } })
     }
 
     /// Puts all actors on the current `LocalSet`.
@@ -120,10 +121,19 @@ impl Runtime {
         fewest.unwrap_or(&self.homes[0]).clone()
     }
 
+    #[cfg(test)]
+    pub(crate) fn stop_system(&self) {
+        if let Kind::Threads { system, .. } = &self.kind {
+            system.stop();
+        }
+    }
+
     /// Waits for the threads to end, after the supervisor has been told to shut down.
     pub(crate) async fn ended(&self) {
         match &self.kind {
-            Kind::Threads { ended, .. } => {
+            Kind::Threads { system, ended } => {
+                // The supervisor has stopped it, unless the supervisor itself has failed.
+                system.stop();
                 let mut ended = ended.clone();
                 let _ = ended.wait_for(|ended| *ended).await;
             }
@@ -135,14 +145,23 @@ impl Runtime {
 impl Drop for Runtime {
     fn drop(&mut self) {
         // Signals only: this may run on an arbiter thread. The supervisor stops its System when it is done.
-        self.supervisor.do_send(SupMsg::Shutdown { within: Duration::ZERO, done: None });
+        if self.supervisor.connected() {
+            self.supervisor.do_send(SupMsg::Shutdown { within: Duration::ZERO, done: None });
+        } else if let Kind::Threads { system, .. } = &self.kind {
+            system.stop();
+        }
     }
 }
 
-type Started = std::io::Result<(Addr<Supervisor>, Vec<Home>)>;
+/// What the System thread gives back once all is running.
+struct Started {
+    supervisor: Addr<Supervisor>,
+    homes: Vec<Home>,
+    system: System,
+}
 
 /// The body of the System thread: from its start to the join of its arbiters.
-fn system_thread(arbiters: usize, shared: &Arc<Shared>, ready: &mpsc::SyncSender<Started>) {
+fn system_thread(arbiters: usize, shared: &Arc<Shared>, ready: &mpsc::SyncSender<std::io::Result<Started>>) {
     let runner = System::new();
     let system = System::current();
     let mut joins = Vec::with_capacity(arbiters);
@@ -169,7 +188,7 @@ fn system_thread(arbiters: usize, shared: &Arc<Shared>, ready: &mpsc::SyncSender
         tokio::task::spawn_local(watchdog(Arc::clone(shared)));
         spawn_supervisor(shared, Some(Box::new(stop)))
     });
-    let _ = ready.send(Ok((supervisor, homes)));
+    let _ = ready.send(Ok(Started { supervisor, homes, system }));
     if let Err(error) = runner.run() {
         error!(%error, "the actix System ended with an error");
     }

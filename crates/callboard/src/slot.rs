@@ -13,11 +13,12 @@ use crate::connection::ConnRef;
 use crate::error::{CallErrorKind, Failure, Stage};
 use crate::hub::ServerInfo;
 use crate::runtime::Home;
+use callboard_proto::negotiate::OpeningFailure;
 use callboard_proto::wire::Key;
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
@@ -31,6 +32,8 @@ pub(crate) struct Slot {
     pub(crate) home: Home,
     /// The next JSON-RPC id. Never used twice, over all generations.
     ids: AtomicU64,
+    /// Set once, by the handle that removes the server: calls are refused before the supervisor has heard of it.
+    removed: AtomicBool,
     state: watch::Sender<SlotState>,
 }
 
@@ -43,6 +46,8 @@ pub(crate) struct SlotState {
     pub(crate) since: Instant,
     /// How often it has been started again since it was added.
     pub(crate) restarts: u32,
+    /// Why it could not be opened, from then until the next connection opens or ends otherwise.
+    pub(crate) failure: Option<Arc<OpeningFailure>>,
 }
 
 /// The state of a server's connection.
@@ -88,8 +93,9 @@ impl Slot {
             phase: Phase::Connecting { after: None },
             since: now,
             restarts: 0,
+            failure: None,
         };
-        Self { id, name, home, ids: AtomicU64::new(1), state: watch::Sender::new(state) }
+        Self { id, name, home, ids: AtomicU64::new(1), removed: AtomicBool::new(false), state: watch::Sender::new(state) }
     }
 
     pub(crate) fn next_id(&self) -> Key {
@@ -109,6 +115,10 @@ impl Slot {
         self.state.subscribe()
     }
 
+    pub(crate) fn set_removed(&self) {
+        self.removed.store(true, Ordering::Release);
+    }
+
     /// For the supervisor alone.
     pub(crate) fn publish(&self, change: impl FnOnce(&mut SlotState)) {
         self.state.send_modify(change);
@@ -120,6 +130,9 @@ impl Slot {
 
     /// Admits a call at once, if the server is ready and there is a place on the wire.
     pub(crate) fn try_admit(&self) -> Option<Admission> {
+        if self.removed.load(Ordering::Acquire) {
+            return None;
+        }
         let state = self.state.borrow();
         let Phase::Ready { conn, .. } = &state.phase else { return None };
         let permit = Arc::clone(&state.gate.permits).try_acquire_owned().ok()?;
@@ -135,6 +148,9 @@ impl Slot {
         let _waiting = Waiting::new(&gate)?;
         let mut states = self.state.subscribe();
         loop {
+            if self.removed.load(Ordering::Acquire) {
+                return Err(Failure::not_sent(CallErrorKind::NotReady { reason: REMOVED.to_owned() }));
+            }
             stage.set(Stage::Connecting);
             let state = states.borrow_and_update().clone();
             match state.phase {
@@ -157,6 +173,9 @@ impl Slot {
         }
     }
 }
+
+/// Why a removed server takes no calls.
+pub(crate) const REMOVED: &str = "it was removed";
 
 impl Drop for Slot {
     fn drop(&mut self) {

@@ -25,6 +25,9 @@ pub(crate) enum SpawnMsg {
     Start(Box<Start>),
     /// Start a generation of a connection. From the supervisor, once for each.
     Launch(Box<Launch>),
+    /// Does this on the arbiter: a test blocks it, or panics.
+    #[cfg(test)]
+    Test(Box<dyn FnOnce() + Send>),
 }
 
 impl Message for SpawnMsg {
@@ -156,6 +159,8 @@ impl Handler<SpawnMsg> for Spawner {
         match message {
             SpawnMsg::Start(start) => Request::start(*start, &self.shared),
             SpawnMsg::Launch(launch) => self.launch(*launch),
+            #[cfg(test)]
+            SpawnMsg::Test(act) => act(),
         }
         self.handled += 1;
         if self.handled.is_multiple_of(TURN) {

@@ -15,7 +15,7 @@ use crate::config::{ServerConfig, ServerName};
 use crate::connection::{ConnMsg, ConnRef};
 use crate::hub::ServerInfo;
 use crate::shared::Shared;
-use crate::slot::{Gate, Phase, Slot};
+use crate::slot::{Gate, Phase, REMOVED, Slot};
 use crate::spawner::{Launch, SpawnMsg};
 use actix::{Actor, ActorContext as _, Addr, AsyncContext as _, Context, Handler, Message};
 use callboard_proto::negotiate::{Known, Opened};
@@ -32,8 +32,9 @@ pub(crate) enum SupMsg {
     Add { slot: Arc<Slot> },
     /// Stop the server and forget it. From a hub's handle.
     Remove { slot: Arc<Slot> },
-    /// Stop the connection and go on with another configuration. From a hub's handle.
-    Replace { slot: Arc<Slot>, config: Arc<ServerConfig> },
+    /// Stop the connection and go on with another configuration; `done` tells when no call goes to the old one
+    /// any more. From a hub's handle.
+    Replace { slot: Arc<Slot>, config: Arc<ServerConfig>, done: oneshot::Sender<()> },
     /// A connection is open for requests. From the connection, once for each generation.
     Opened { slot: Arc<Slot>, conn: Arc<ConnRef>, opened: Box<Opened> },
     /// A connection is gone, its process tree too. From its monitor task, once for each generation.
@@ -133,7 +134,7 @@ impl Supervisor {
     }
 
     fn remove(&mut self, slot: &Arc<Slot>) {
-        stopped(slot, "it was removed");
+        stopped(slot, REMOVED);
         let Some(child) = self.children.get_mut(&slot.id) else { return };
         child.stopping = true;
         child.close();
@@ -169,6 +170,7 @@ impl Supervisor {
         info!(server = %slot.name, revision = %opened.revision, generation = child.generation, "server is up");
         slot.publish(|state| {
             state.phase = Phase::Ready { conn, info };
+            state.failure = None;
             state.since = clock::now();
         });
     }
@@ -186,6 +188,11 @@ impl Supervisor {
         if was_ready.is_some_and(|since| clock::now().duration_since(since) >= HEALTHY) {
             child.failures = 0;
         }
+        let failure = match &exit {
+            ConnExit::Ended(End::NotOpened(failure)) => Some(Arc::new(failure.clone())),
+            _ => None,
+        };
+        slot.publish(|state| state.failure = failure);
         let reason: Arc<str> = match exit {
             // Closed by us while it is to run: its configuration was replaced.
             ConnExit::Ended(End::Closed) => return child.launch(Reopening::No, context.address()),
@@ -375,7 +382,11 @@ impl Handler<SupMsg> for Supervisor {
         match message {
             SupMsg::Add { slot } => self.add(slot, context),
             SupMsg::Remove { slot } => self.remove(&slot),
-            SupMsg::Replace { slot, config } => self.replace(&slot, config, context),
+            SupMsg::Replace { slot, config, done } => {
+                self.replace(&slot, config, context);
+                // Refused only if the caller no longer waits.
+                let _ = done.send(());
+            }
             SupMsg::Opened { slot, conn, opened } => self.opened(&slot, conn, &opened),
             SupMsg::Exited { slot, generation, exit } => self.exited(&slot, generation, exit, context),
             SupMsg::Restart { slot, generation } => self.restart(&slot, generation, context),

@@ -1,0 +1,186 @@
+//! The servers, and what each is known to answer.
+
+use callboard::{EraChoice, Revision};
+use serde_json::{Value, json};
+
+/// One server in one way to reach it.
+#[derive(Clone, Copy)]
+pub(crate) struct Row {
+    pub(crate) name: &'static str,
+    /// Program and arguments, from the root of the repository.
+    pub(crate) command: &'static [&'static str],
+    pub(crate) transport: Transport,
+    /// What the client is told; [`EraChoice::Auto`] unless a dual server shall show its other side.
+    pub(crate) era: EraChoice,
+    /// What must come of it.
+    pub(crate) revision: Revision,
+    pub(crate) kind: Kind,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Transport {
+    Stdio,
+    /// At `/mcp` of the port that the server prints.
+    Http,
+}
+
+/// What kind of program it is; the same over each transport.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// npm `server-everything`, SDK 1.x.
+    Everything,
+    /// PyPI `mcp-server-time`, SDK 2.3.
+    Time,
+    /// PyPI `mcp-server-time`, SDK 1.30.
+    OldTime,
+    /// `fixtures/everything.py`, SDK 2.3.
+    Python,
+    /// `fixtures/everything.mjs`, SDK 2.4.
+    TypeScript,
+}
+
+/// How a server answers a call of a tool that it does not have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum UnknownTool {
+    /// With a result that says `isError`.
+    Result,
+    /// With the JSON-RPC error of this code.
+    Error(i64),
+}
+
+/// A tool call and what its answer must contain.
+pub(crate) struct Sample {
+    pub(crate) tool: &'static str,
+    pub(crate) arguments: Value,
+    pub(crate) text: &'static str,
+    pub(crate) structured: Option<Value>,
+}
+
+pub(crate) const ROWS: [Row; 13] = [
+    Row::legacy("everything", Kind::Everything, &["node", EVERYTHING, "stdio"]),
+    Row::legacy("everything-http", Kind::Everything, &["node", "--import", LOOPBACK, EVERYTHING, "streamableHttp"])
+        .http(),
+    Row::modern("time", Kind::Time, &["target/py/bin/mcp-server-time"]),
+    Row::legacy("time-old", Kind::OldTime, &["target/py-old/bin/mcp-server-time"]),
+    Row::modern("py", Kind::Python, &[PYTHON, FIXTURE_PY, "stdio"]),
+    Row::modern("py-http", Kind::Python, &[PYTHON, FIXTURE_PY, "streamable-http", "0"]).http(),
+    Row::modern("py-http-json", Kind::Python, &[PYTHON, FIXTURE_PY, "streamable-http", "0", "json"]).http(),
+    Row::legacy("py-http-legacy", Kind::Python, &[PYTHON, FIXTURE_PY, "streamable-http", "0"]).http().pinned(),
+    Row::modern("ts", Kind::TypeScript, &["node", FIXTURE_MJS, "stdio"]),
+    Row::modern("ts-reject", Kind::TypeScript, &["node", FIXTURE_MJS, "stdio", "reject"]),
+    Row::modern("ts-http", Kind::TypeScript, &["node", "--import", LOOPBACK, FIXTURE_MJS, "http", "0"]).http(),
+    Row::modern("ts-http-reject", Kind::TypeScript, &["node", "--import", LOOPBACK, FIXTURE_MJS, "http", "0", "reject"])
+        .http(),
+    Row::legacy("ts-legacy", Kind::TypeScript, &["node", FIXTURE_MJS, "stdio"]).pinned(),
+];
+
+/// The row of this name.
+pub(crate) fn row(name: &str) -> Row {
+    ROWS.into_iter().find(|row| row.name == name).expect("a row of the table")
+}
+
+impl Row {
+    const fn modern(name: &'static str, kind: Kind, command: &'static [&'static str]) -> Self {
+        let (transport, era) = (Transport::Stdio, EraChoice::Auto);
+        Self { name, command, transport, era, revision: Revision::V2026_07_28, kind }
+    }
+
+    const fn legacy(name: &'static str, kind: Kind, command: &'static [&'static str]) -> Self {
+        Self { revision: Revision::V2025_11_25, ..Self::modern(name, kind, command) }
+    }
+
+    const fn http(self) -> Self {
+        Self { transport: Transport::Http, ..self }
+    }
+
+    const fn pinned(self) -> Self {
+        Self { era: EraChoice::Legacy, ..self }
+    }
+}
+
+impl Kind {
+    /// The name that it gives itself.
+    pub(crate) fn own_name(self) -> &'static str {
+        match self {
+            Self::Everything => "mcp-servers/everything",
+            Self::Time | Self::OldTime => "mcp-time",
+            Self::Python => "py-everything",
+            Self::TypeScript => "ts-everything",
+        }
+    }
+
+    /// Some of the tools that it lists.
+    pub(crate) fn tools(self) -> &'static [&'static str] {
+        match self {
+            Self::Everything => &["echo", "get-sum", "get-structured-content", "trigger-long-running-operation"],
+            Self::Time | Self::OldTime => &["get_current_time", "convert_time"],
+            Self::Python => &["add", "slow", "ask", "sample", "roots", "touch", "noisy"],
+            Self::TypeScript => &["add", "slow", "ask", "region", "touch"],
+        }
+    }
+
+    pub(crate) fn sample(self) -> Sample {
+        let two_and_three = json!({"a": 2, "b": 3});
+        match self {
+            Self::Everything => Sample {
+                tool: "get-sum",
+                arguments: two_and_three,
+                text: "The sum of 2 and 3 is 5.",
+                structured: None,
+            },
+            Self::Time | Self::OldTime => Sample {
+                tool: "convert_time",
+                arguments: json!({"source_timezone": "Asia/Tokyo", "time": "12:00", "target_timezone": "UTC"}),
+                text: "T03:00:00+00:00",
+                structured: None,
+            },
+            Self::Python => {
+                Sample { tool: "add", arguments: two_and_three, text: "5", structured: Some(json!({"result": 5})) }
+            }
+            Self::TypeScript => {
+                Sample { tool: "add", arguments: two_and_three, text: "5", structured: Some(json!({"sum": 5})) }
+            }
+        }
+    }
+
+    pub(crate) fn unknown_tool(self) -> UnknownTool {
+        match self {
+            Self::Everything | Self::Python => UnknownTool::Result,
+            Self::Time | Self::OldTime | Self::TypeScript => UnknownTool::Error(-32602),
+        }
+    }
+
+    /// A resource and a prompt that it lists.
+    pub(crate) fn listed(self) -> Option<(&'static str, &'static str)> {
+        match self {
+            Self::Everything => Some(("demo://resource/static/document/architecture.md", "simple-prompt")),
+            Self::Python | Self::TypeScript => Some(("res://counter", "greet")),
+            Self::Time | Self::OldTime => None,
+        }
+    }
+
+    /// A tool that takes ten seconds.
+    pub(crate) fn slow_tool(self) -> Option<(&'static str, Value)> {
+        match self {
+            Self::Everything => Some(("trigger-long-running-operation", json!({"duration": 10, "steps": 100}))),
+            Self::Python => Some(("slow", json!({"steps": 100, "delay_ms": 100}))),
+            Self::TypeScript => Some(("slow", json!({"steps": 100, "delayMs": 100}))),
+            Self::Time | Self::OldTime => None,
+        }
+    }
+
+    /// What it prints to stderr when the slow tool is cancelled.
+    pub(crate) fn cancelled_line(self) -> Option<&'static str> {
+        match self {
+            Self::Python | Self::TypeScript => Some("slow: cancelled"),
+            Self::Everything | Self::Time | Self::OldTime => None,
+        }
+    }
+}
+
+const EVERYTHING: &str = "target/servers/node_modules/@modelcontextprotocol/server-everything/dist/index.js";
+const FIXTURE_PY: &str = "tests/servers/fixtures/everything.py";
+const FIXTURE_MJS: &str = "target/servers/everything.mjs";
+const PYTHON: &str = "target/py/bin/python";
+/// Keeps what is loaded after it on the loopback, and prints the port.
+const LOOPBACK: &str = "./tests/servers/fixtures/loopback.mjs";
