@@ -31,6 +31,7 @@ async fn shutdown_leaves_nothing_behind() {
             // It is not ours to end.
             Transport::Http => assert_eq!(left, processes, "{}", row.name),
         }
+        eprintln!("DBG {}", server.stderr.text());
         // All of these listen to a closed stdin: nothing has to be killed.
         let took = began.elapsed();
         eprintln!("closed in {took:?}");

@@ -9,6 +9,7 @@
 
 mod calls;
 mod cancellation;
+mod cli;
 mod closing;
 mod support;
 mod table;

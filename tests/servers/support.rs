@@ -3,6 +3,7 @@
 use crate::table::{Row, Transport};
 use callboard::{Client, Counts, Hub, ServerConfig, ServerView};
 use rustix::process::{Pid, Signal, kill_process_group};
+use serde_json::{Value, json};
 use std::fs::File;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -94,13 +95,34 @@ impl Server {
         let config = match &self.reach {
             Reach::Http { url, .. } => ServerConfig::http(self.row.name, url).unwrap(),
             Reach::Stdio => ServerConfig::stdio(self.row.name, "sh")
-                .args(["-c", r#"exec "$@" 2>"$STDERR""#, "sh"])
+                .args(INTO_FILE)
                 .args(self.row.command.iter().copied())
-                .env("STDERR", self.stderr.0.to_str().unwrap())
+                .env("STDERR", self.stderr.path().to_str().unwrap())
                 .env(MARK, &self.mark)
                 .cwd(ROOT),
         };
         config.era(self.row.era)
+    }
+
+    /// Where it listens, over HTTP.
+    pub(crate) fn url(&self) -> Option<&str> {
+        match &self.reach {
+            Reach::Stdio => None,
+            Reach::Http { url, .. } => Some(url),
+        }
+    }
+
+    /// The same as an entry of an `mcpServers` file.
+    pub(crate) fn entry(&self) -> Value {
+        match &self.reach {
+            Reach::Http { url, .. } => json!({ "type": "http", "url": url }),
+            Reach::Stdio => json!({
+                "command": "sh",
+                "args": ([&INTO_FILE, self.row.command].concat()),
+                "env": { "STDERR": self.stderr.path(), MARK: self.mark },
+                "cwd": ROOT,
+            }),
+        }
     }
 
     /// Waits until no process belongs to this server.
@@ -123,15 +145,20 @@ impl Server {
 }
 
 impl Stderr {
+    /// The file.
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
     /// What the server has written so far.
     pub(crate) fn text(&self) -> String {
         // Not there before the server has been started.
         std::fs::read(&self.0).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
     }
 
-    /// Waits until the server has written `words`, `times` times.
-    pub(crate) async fn wait_for(&self, words: &str, times: usize) {
-        until(words, || self.text().matches(words).count() >= times).await;
+    /// Waits until the server has written `words`.
+    pub(crate) async fn wait_for(&self, words: &str) {
+        until(words, || self.text().contains(words)).await;
     }
 
     /// Waits for the line that says where an HTTP server listens.
@@ -151,7 +178,9 @@ impl Stderr {
 impl Drop for Stderr {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("its stderr:\n{}", self.text());
+            let text = self.text();
+            let lines: Vec<_> = text.lines().collect();
+            eprintln!("the last of its stderr:\n{}", lines[lines.len().saturating_sub(20)..].join("\n"));
         }
         let _ = std::fs::remove_file(&self.0);
     }
@@ -197,7 +226,12 @@ fn check_installation() {
     }
 }
 
-const ROOT: &str = env!("CARGO_MANIFEST_DIR");
+/// The root of the repository.
+pub(crate) const ROOT: &str = env!("CARGO_MANIFEST_DIR");
+
+/// Arguments of a shell that becomes the command after them, with the file `STDERR` as its stderr: the library
+/// keeps a child's stderr to itself.
+const INTO_FILE: [&str; 3] = ["-c", r#"exec "$@" 2>"$STDERR""#, "sh"];
 
 const MARK: &str = "CALLBOARD_TEST_SERVER";
 

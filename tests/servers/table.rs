@@ -1,6 +1,6 @@
 //! The servers, and what each is known to answer.
 
-use callboard::{EraChoice, Revision};
+use callboard::{Era, EraChoice, Revision};
 use serde_json::{Value, json};
 
 /// One server in one way to reach it.
@@ -80,6 +80,21 @@ pub(crate) fn row(name: &str) -> Row {
 }
 
 impl Row {
+    /// What it prints to stderr when the slow tool is cancelled.
+    pub(crate) fn cancelled_line(&self) -> Option<&'static str> {
+        match self.kind {
+            // Told to answer with JSON alone, it does not notice that nobody listens any more, whoever hangs up.
+            Kind::Python if self.command.contains(&"json") => None,
+            Kind::Python | Kind::TypeScript => Some("slow: cancelled"),
+            Kind::Everything | Kind::Time | Kind::OldTime => None,
+        }
+    }
+
+    /// How many answers come to what was cancelled: the old protocol asks for none, the Python SDK sends one.
+    pub(crate) fn late_answers(&self) -> usize {
+        usize::from(self.kind == Kind::Python && self.revision.era() == Era::Legacy)
+    }
+
     const fn modern(name: &'static str, kind: Kind, command: &'static [&'static str]) -> Self {
         let (transport, era) = (Transport::Stdio, EraChoice::Auto);
         Self { name, command, transport, era, revision: Revision::V2026_07_28, kind }
@@ -145,8 +160,8 @@ impl Kind {
 
     pub(crate) fn unknown_tool(self) -> UnknownTool {
         match self {
-            Self::Everything | Self::Python => UnknownTool::Result,
-            Self::Time | Self::OldTime | Self::TypeScript => UnknownTool::Error(-32602),
+            Self::Everything | Self::OldTime | Self::Python => UnknownTool::Result,
+            Self::Time | Self::TypeScript => UnknownTool::Error(-32602),
         }
     }
 
@@ -169,13 +184,6 @@ impl Kind {
         }
     }
 
-    /// What it prints to stderr when the slow tool is cancelled.
-    pub(crate) fn cancelled_line(self) -> Option<&'static str> {
-        match self {
-            Self::Python | Self::TypeScript => Some("slow: cancelled"),
-            Self::Everything | Self::Time | Self::OldTime => None,
-        }
-    }
 }
 
 const EVERYTHING: &str = "target/servers/node_modules/@modelcontextprotocol/server-everything/dist/index.js";

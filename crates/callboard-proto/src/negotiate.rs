@@ -11,7 +11,7 @@
 //!
 //! Start reading at [`Opening::handle`].
 
-use crate::frame::{ErrorObject, Frame};
+use crate::frame::{ErrorObject, Frame, Junk, RequestId};
 use crate::method::Method;
 use crate::revision::{Era, Revision};
 use crate::wire::{Down, Refusal, StartFailure};
@@ -167,6 +167,17 @@ pub struct Opened {
     pub attempts: Vec<Attempt>,
 }
 
+/// Something that came in during the opening and answers nothing of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stray {
+    /// It is no message.
+    Junk(Junk),
+    /// An error that belongs to no request.
+    Error(ErrorObject),
+    /// An answer to an id that was never used.
+    Answer(RequestId),
+}
+
 /// Why a server could not be opened: all that was tried, and what came of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpeningFailure {
@@ -197,6 +208,17 @@ pub enum OpeningFailureKind {
         /// What the server named.
         theirs: Vec<String>,
     },
+    /// What is shared is of the era that the configuration excludes.
+    #[error("the server speaks {} alone, and the configuration pins the {pinned} era; allow the other", list(.theirs))]
+    ExcludedEra {
+        /// The era that the configuration pins.
+        pinned: Era,
+        /// What the server named.
+        theirs: Vec<String>,
+    },
+    /// The server does not answer as a modern one, and the configuration pins the modern era.
+    #[error("the server does not answer as one of the modern era, which the configuration pins; allow the legacy era")]
+    NotModern,
     /// The server refused to be opened.
     #[error("the server refused the opening")]
     Refused,
@@ -228,9 +250,22 @@ impl OpeningFailureKind {
     #[must_use]
     pub fn is_configuration(&self) -> bool {
         match self {
-            Self::Unauthorized | Self::Forbidden | Self::NotMcp | Self::NoSharedRevision { .. } => true,
+            Self::Unauthorized | Self::Forbidden | Self::NotMcp => true,
+            Self::NoSharedRevision { .. } | Self::ExcludedEra { .. } => true,
             Self::Down(down) => matches!(down, Down::Start(failure) if !matches!(failure, StartFailure::Other(_))),
-            Self::Refused | Self::Unavailable(_) | Self::NoAnswer(_) | Self::Unreachable => false,
+            // An error may pass, and a server that has it may answer as a modern one then.
+            Self::NotModern | Self::Refused => false,
+            Self::Unavailable(_) | Self::NoAnswer(_) | Self::Unreachable => false,
+        }
+    }
+}
+
+impl fmt::Display for Stray {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Junk(reason) => write!(f, "something that is no message ({reason})"),
+            Self::Error(error) => write!(f, "error {} without an id, {}", error.code, shortened(&error.message)),
+            Self::Answer(id) => write!(f, "an answer to the unknown id {id}"),
         }
     }
 }
@@ -261,8 +296,8 @@ pub struct Opening {
     slow: bool,
     /// How long the opening has taken at the latest input.
     elapsed: Duration,
-    /// Something with an id nobody asked for came in: worth a word in a failure.
-    stray: Option<String>,
+    /// What came in beside answers: worth a word in a failure.
+    stray: Option<Stray>,
 }
 
 #[derive(Clone, Debug)]
@@ -319,9 +354,14 @@ impl Opening {
         matches!(self.state, State::Initializing { .. })
     }
 
-    /// Notes an answer to an id that was never used: it decides nothing, but a failure names it.
-    pub fn note_stray(&mut self, id: &impl fmt::Display) {
-        self.stray.get_or_insert_with(|| format!("an answer to the unknown id {id}"));
+    /// Notes something that answers nothing of the opening: it decides nothing, but a failure names it.
+    ///
+    /// Of several the first is kept, though a message tells more than junk, which may be a mere greeting.
+    pub fn note_stray(&mut self, stray: Stray) {
+        let is_junk = |stray: &Stray| matches!(stray, Stray::Junk(_));
+        if self.stray.as_ref().is_none_or(|first| is_junk(first) && !is_junk(&stray)) {
+            self.stray = Some(stray);
+        }
     }
 
     /// Takes one input and says what to do next. Total: every state meets every input.
@@ -373,7 +413,7 @@ impl Opening {
 
     fn initialize(&mut self, revision: Revision, probe: Probe, now: Instant) -> Step {
         if self.config.era == EraChoice::Modern {
-            return self.fail(OpeningFailureKind::Refused);
+            return self.fail(OpeningFailureKind::NotModern);
         }
         let total = self.config.started + self.config.total_limit;
         let until = match probe {
@@ -410,6 +450,9 @@ impl Opening {
             },
             // ERA-13: no verdict.
             Reply::Status(status) if is_transient(status) => self.fail(OpeningFailureKind::Unavailable(status)),
+            // Where nothing else is tried, these tell more than the era.
+            Reply::Status(401) if self.config.era == EraChoice::Modern => self.fail(OpeningFailureKind::Unauthorized),
+            Reply::Status(403) if self.config.era == EraChoice::Modern => self.fail(OpeningFailureKind::Forbidden),
             // ERA-08. Nothing can be authorized here, so 401 and 403 are tried as any other 4xx, once.
             Reply::Status(400..500) => self.initialize(Revision::NEWEST_LEGACY, Probe::Closed, now),
             Reply::Status(_) | Reply::Unusable(_) => self.fail(OpeningFailureKind::NotMcp),
@@ -440,8 +483,11 @@ impl Opening {
     /// A server that lists legacy revisions alone is used by the handshake of the newest of them.
     fn only_legacy_shared(&mut self, theirs: Vec<String>, now: Instant) -> Step {
         match Revision::pick(strs(&theirs), Some(Era::Legacy)) {
-            Some(revision) if self.config.era != EraChoice::Modern => self.initialize(revision, Probe::Closed, now),
-            _ => self.fail(OpeningFailureKind::NoSharedRevision { theirs }),
+            Some(_) if self.config.era == EraChoice::Modern => {
+                self.fail(OpeningFailureKind::ExcludedEra { pinned: Era::Modern, theirs })
+            }
+            Some(revision) => self.initialize(revision, Probe::Closed, now),
+            None => self.fail(OpeningFailureKind::NoSharedRevision { theirs }),
         }
     }
 
@@ -527,9 +573,12 @@ impl Opening {
         if error.code == UNSUPPORTED_VERSION
             && let Some(theirs) = &listed
             && Revision::pick(strs(theirs), Some(Era::Modern)).is_some()
-            && self.config.era == EraChoice::Auto
         {
-            return self.choose_modern(theirs.clone(), None);
+            let theirs = theirs.clone();
+            return match self.config.era {
+                EraChoice::Legacy => self.fail(OpeningFailureKind::ExcludedEra { pinned: Era::Legacy, theirs }),
+                EraChoice::Auto | EraChoice::Modern => self.choose_modern(theirs, None),
+            };
         }
         if let Some(theirs) = listed {
             // LIF-08: the old style names its versions in the data of -32602.

@@ -17,7 +17,7 @@ use crate::dialect::{self, CancelWay, Dialect, Identity, Verdict};
 use crate::envelope::{self, Params};
 use crate::frame::{ErrorObject, Frame, Junk, RequestId, ResultType};
 use crate::method::Method;
-use crate::negotiate::{self, Ask, Input, METHOD_NOT_FOUND, Opened, Opening, OpeningConfig, OpeningFailure, Reply, Step};
+use crate::negotiate::{self, Ask, Input, METHOD_NOT_FOUND, Opened, Opening, OpeningConfig, OpeningFailure, Reply, Step, Stray};
 use crate::wire::{Command, Down, Ended, Event, Key, Origin, Outgoing, Refusal, SendMeta};
 use bytes::Bytes;
 use std::collections::{HashMap, VecDeque};
@@ -387,6 +387,7 @@ impl<W> Protocol<W> {
             (Some(id), _) => id,
             (None, Origin::Exchange(key)) => RequestId::Number(key.cast_signed()),
             (None, Origin::Standing) => {
+                self.note_stray(|| Stray::Error(error.clone()));
                 self.effects.push_back(Effect::Odd(Oddity::StrayError(error)));
                 return;
             }
@@ -453,7 +454,10 @@ impl<W> Protocol<W> {
         // An answer that cannot be read still ends its request; all else costs only itself (RPC-14).
         match reason.answers().and_then(|id| self.waiting_key(id)) {
             Some(key) => self.settle(key, Outcome::Violation(Violation::Malformed(reason))),
-            None => self.effects.push_back(Effect::Odd(Oddity::Junk(reason))),
+            None => {
+                self.note_stray(|| Stray::Junk(reason.clone()));
+                self.effects.push_back(Effect::Odd(Oddity::Junk(reason)));
+            }
         }
     }
 
@@ -586,9 +590,7 @@ impl<W> Protocol<W> {
     }
 
     fn unexpected_answer(&mut self, origin: Origin, id: RequestId) {
-        if let Phase::Opening(opening) = &mut self.phase {
-            opening.machine.note_stray(&id);
-        }
+        self.note_stray(|| Stray::Answer(id.clone()));
         let oddity = match as_key(&id) {
             Some(key) if key <= self.highest && key != 0 => {
                 // A cancelled exchange that lingered has had its answer.
@@ -605,6 +607,12 @@ impl<W> Protocol<W> {
             entry.strange.get_or_insert(id);
         }
         self.effects.push_back(Effect::Odd(oddity));
+    }
+
+    fn note_stray(&mut self, stray: impl FnOnce() -> Stray) {
+        if let Phase::Opening(opening) = &mut self.phase {
+            opening.machine.note_stray(stray());
+        }
     }
 
     fn take(&mut self, key: Key) -> Option<(Method, W)> {

@@ -270,6 +270,27 @@ async fn last_answers_are_not_overtaken_by_the_exit() {
     .await;
 }
 
+// The connection is busy while the child answers and dies: what is still in the pipe is read nevertheless.
+#[tokio::test]
+async fn last_answers_are_not_overtaken_by_the_exit_while_the_reader_waits_for_credit() {
+    local(async {
+        let long = "x".repeat(800);
+        let mut server = Server::script(&format!(
+            "read line; i=0; while [ $i -lt 250 ]; do say \"[$i,\\\"{long}\\\"]\"; i=$((i+1)); done; exit 7"
+        ))
+        .await;
+        send(&server.link, 1, "[]");
+        timeout(Duration::from_secs(10), &mut server.gone).await.expect("gone in time").expect("told");
+
+        for index in 0..250 {
+            let params = server.delivered.params().await;
+            assert!(params.starts_with(&format!("[{index},")), "{params}");
+        }
+        assert_eq!(server.delivered.down().await, exited("exit status 7", ""));
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn process_that_left_the_group_and_holds_the_pipes_does_not_hold_up_the_end() {
     local(async {

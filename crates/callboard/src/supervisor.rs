@@ -150,6 +150,7 @@ impl Supervisor {
             state.gate = Arc::new(Gate::new(&config));
             state.config = config;
             state.phase = Phase::Connecting { after: None };
+            state.failure = None;
             state.since = clock::now();
         });
         // The next configuration starts when the old connection is gone, or at once where there is none.

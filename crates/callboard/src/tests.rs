@@ -205,23 +205,29 @@ fn the_teardown_of_an_arbiter_starts_no_actor() {
     }));
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
-        for _ in 0..20 {
-            let (hub, client) = threaded(config()).await;
+        for _ in 0..5 {
+            let (hub, client) = threaded(config().max_in_flight(1_000)).await;
             let (held, release) = (Arc::new(std::sync::Barrier::new(2)), Arc::new(std::sync::Barrier::new(2)));
             let barriers = (Arc::clone(&held), Arc::clone(&release));
-            // While the arbiter is held, calls pile up behind it; its System stops before they are polled.
+            // While the arbiter is held, calls pile up behind it, more than a `LocalSet` polls in one go. When it
+            // is let go, their actors are spawned, and the arbiter stops before the last of them are polled.
             client.slot.home.spawner().do_send(SpawnMsg::Test(Box::new(move || {
                 barriers.0.wait();
                 barriers.1.wait();
             })));
             held.wait();
-            let calls: Vec<_> = (0..50)
+            let calls: Vec<_> = (0..500)
                 .map(|_| {
                     let client = client.clone();
                     tokio::spawn(async move { echo(&client).await })
                 })
                 .collect();
+            while hub.counts().calls < 500 {
+                tokio::task::yield_now().await;
+            }
             hub.stop_system();
+            // Nothing tells when the System thread has told its arbiters.
+            tokio::time::sleep(Duration::from_millis(50)).await;
             release.wait();
             for call in calls {
                 // Answered or not; but never for ever.

@@ -69,6 +69,8 @@ fn kind(step: &Step) -> S {
         Step::Restart => S::Restart,
         Step::Fail(failure) => S::Fail(match failure.kind {
             OpeningFailureKind::NoSharedRevision { .. } => "no shared revision",
+            OpeningFailureKind::ExcludedEra { .. } => "excluded era",
+            OpeningFailureKind::NotModern => "not modern",
             OpeningFailureKind::Refused => "refused",
             OpeningFailureKind::Unauthorized => "unauthorized",
             OpeningFailureKind::Forbidden => "forbidden",
@@ -346,16 +348,44 @@ fn the_first_request_follows_the_configuration_and_the_memory() {
 // ERA-02
 #[test]
 fn a_server_pinned_modern_is_never_sent_initialize() {
-    let replies = [error(-32601, None), result(&json!({})), Reply::Status(404), error(-32022, Some(json!({"supported": ["2025-11-25"]})))];
-    for reply in replies {
+    #[rustfmt::skip]
+    let table = [
+        (error(-32601, None),                                               S::Fail("not modern")),
+        (with_status(error(-32000, None), 400),                             S::Fail("not modern")),
+        (result(&json!({})),                                                S::Fail("not modern")),
+        (Reply::Status(404),                                                S::Fail("not modern")),
+        (Reply::Status(401),                                                S::Fail("unauthorized")),
+        (Reply::Status(403),                                                S::Fail("forbidden")),
+        (error(-32022, Some(json!({"supported": ["2025-11-25"]}))),         S::Fail("excluded era")),
+        (error(-32022, Some(json!({"supported": ["2099-01-01"]}))),         S::Fail("no shared revision")),
+    ];
+    for (reply, expected) in table {
         let now = at();
         let mut config = config(Channel::Http, now);
         config.era = EraChoice::Modern;
         let mut opening = Opening::new(config);
         opening.handle(Input::Up, now);
         let step = opening.handle(Input::Discovered(reply.clone()), now);
-        assert!(matches!(step, Step::Fail(_)), "{reply:?}: {step:?}");
+        assert_eq!(kind(&step), expected, "{reply:?}: {step:?}");
     }
+}
+
+#[test]
+fn a_modern_only_server_that_is_pinned_legacy_is_said_to_be_so() {
+    let now = at();
+    let mut config = config(Channel::Pipe, now);
+    config.era = EraChoice::Legacy;
+    let mut opening = Opening::new(config);
+    opening.handle(Input::Up, now);
+    let refusal = error(-32022, Some(json!({"supported": ["2026-07-28"], "requested": "2025-11-25"})));
+    let step = opening.handle(Input::Initialized(refusal), now);
+    let Step::Fail(failure) = step else { panic!("{step:?}") };
+    assert!(failure.kind.is_configuration());
+    assert_eq!(
+        failure.to_string(),
+        "the server speaks 2026-07-28 alone, and the configuration pins the legacy era; allow the other \
+         (initialize: error -32022, m)"
+    );
 }
 
 // VER-03
@@ -377,4 +407,25 @@ fn a_failure_names_every_attempt() {
         "the server demands authorization (401); give credentials, for example an `Authorization` header \
          (server/discover: error -32602, m; initialize: HTTP status 401)"
     );
+}
+
+// FR-011, FR-024, FR-025
+#[test]
+fn a_failure_names_what_came_instead_of_an_answer() {
+    let junk = || Stray::Junk(Junk::NotAnObject);
+    let error = || Stray::Error(ErrorObject { code: -32603, message: "m".into(), data: None });
+    let answer = || Stray::Answer(RequestId::Number(0));
+    let table = [
+        (vec![], "no answer"),
+        (vec![junk()], "no answer, but something that is no message (not a JSON object)"),
+        (vec![error(), answer(), junk()], "no answer, but error -32603 without an id, m"),
+        (vec![junk(), answer(), error()], "no answer, but an answer to the unknown id 0"),
+    ];
+    for (strays, expected) in table {
+        let (mut opening, now) = brought_to(In::Initializing, Channel::Pipe);
+        strays.into_iter().for_each(|stray| opening.note_stray(stray));
+        let step = opening.handle(Input::Timeout, now);
+        let Step::Fail(failure) = step else { panic!("{step:?}") };
+        assert_eq!(failure.attempts[1].outcome, expected);
+    }
 }

@@ -1,0 +1,305 @@
+//! The command line: flags, commands, and what their values may be.
+
+use crate::error::CliError;
+use callboard::EraChoice;
+use clap::builder::PossibleValue;
+use clap::{ArgAction, Parser, Subcommand, ValueEnum};
+use serde_json::value::RawValue;
+use std::collections::HashSet;
+use std::path::PathBuf;
+use std::time::Duration;
+
+// No `Debug` on what holds headers: their values are secrets.
+
+/// Talks to MCP servers of both eras.
+#[derive(Parser)]
+#[command(
+    name = "callboard",
+    version,
+    max_term_width = 110,
+    after_help = EXIT_STATUS,
+    arg_required_else_help = true,
+    disable_help_subcommand = true
+)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+const EXIT_STATUS: &str = "\
+Exit status:
+  0  done                            4  JSON-RPC error, or the server broke the protocol
+  1  the tool answered isError       5  no answer in time
+  2  command line or configuration   6  not authorized
+  3  no connection                   7  input needed and not given
+  130  interrupted; the call has been cancelled at the server";
+
+/// Flags of every command, before or after its name.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Which servers, and how to talk")]
+pub(crate) struct Global {
+    /// The `mcpServers` file; default: `mcp.json` in the current folder, if it is there
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// One server, named `_`: a command to start, quoted as in a shell
+    #[arg(long, global = true, value_name = "'CMD ARG…'", allow_hyphen_values = true)]
+    pub(crate) stdio: Option<String>,
+    /// One server, named `_`: a Streamable HTTP endpoint
+    #[arg(long, global = true, value_name = "URL")]
+    pub(crate) url: Option<String>,
+    /// A header for --url, as often as needed; its value is never shown
+    #[arg(long, global = true, value_name = "'NAME: VALUE'", action = ArgAction::Append, allow_hyphen_values = true)]
+    pub(crate) header: Vec<String>,
+    /// The era to speak; auto finds it out
+    #[arg(long, global = true, value_enum, default_value_t = Era(EraChoice::Auto))]
+    pub(crate) era: Era,
+    /// One JSON value on stdout and nothing else there; errors as JSON on stderr
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    /// Log more to stderr, up to -vvv; -vv shows the servers' stderr; RUST_LOG goes first
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    pub(crate) verbose: u8,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// The tour: two demo servers, one of each era, their tools, a crash and what follows
+    Demo,
+    /// All servers: state, era, revision, tools, latency
+    Servers(ServersArgs),
+    /// What servers offer: tools, resources, templates, prompts
+    Ls(LsArgs),
+    /// Calls a tool
+    Call(CallArgs),
+    /// Opens one connection and tells step by step what came of it, and what to change
+    Doctor(DoctorArgs),
+    /// Is a demo server of the era that --era names, on stdin and stdout or over HTTP
+    #[command(hide = true)]
+    DemoServer(DemoServerArgs),
+}
+
+#[derive(clap::Args)]
+pub(crate) struct ServersArgs {
+    /// The longest wait for the servers
+    #[arg(long, value_name = "TIME", default_value = "20s", value_parser = duration)]
+    pub(crate) wait: Duration,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct LsArgs {
+    /// The server; default: all of them
+    pub(crate) server: Option<String>,
+    /// The longest wait for the server to be ready, and for each answer
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
+    pub(crate) timeout: Duration,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct CallArgs {
+    /// The server; `_` is the one of --stdio or --url
+    pub(crate) server: String,
+    /// The tool
+    pub(crate) tool: String,
+    /// Arguments: the value is read as JSON where it is JSON, else as text
+    #[arg(value_name = "KEY=VALUE", conflicts_with = "args")]
+    pub(crate) pairs: Vec<String>,
+    /// All arguments as one JSON object
+    #[arg(long, value_name = "JSON", allow_hyphen_values = true)]
+    pub(crate) args: Option<String>,
+    /// The longest wait for the server to be ready, and for the answer
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
+    pub(crate) timeout: Duration,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct DoctorArgs {
+    /// The server; `_` is the one of --stdio or --url
+    pub(crate) server: String,
+    /// The longest wait for the server to be ready, and for the list of tools
+    #[arg(long, value_name = "TIME", default_value = "65s", value_parser = duration)]
+    pub(crate) timeout: Duration,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct DemoServerArgs {
+    /// Serve over HTTP on this port of 127.0.0.1; 0 lets the system choose
+    #[arg(long, value_name = "PORT", num_args = 0..=1, default_missing_value = "0")]
+    pub(crate) http: Option<u16>,
+}
+
+/// The choice of an era, as a value of a flag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Era(pub(crate) EraChoice);
+
+impl ValueEnum for Era {
+    fn value_variants<'a>() -> &'a [Self] {
+        &[
+            Self(EraChoice::Auto),
+            Self(EraChoice::Modern),
+            Self(EraChoice::Legacy),
+        ]
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        Some(PossibleValue::new(match self.0 {
+            EraChoice::Auto => "auto",
+            EraChoice::Modern => "modern",
+            EraChoice::Legacy => "legacy",
+        }))
+    }
+}
+
+impl CallArgs {
+    /// The arguments of the tool: an object, its numbers as they were written.
+    pub(crate) fn arguments(&self) -> Result<Box<RawValue>, CliError> {
+        match &self.args {
+            Some(text) => object(text),
+            None => object_of(&self.pairs),
+        }
+    }
+}
+
+fn object(text: &str) -> Result<Box<RawValue>, CliError> {
+    let value: Box<RawValue> = serde_json::from_str(text)
+        .map_err(|error| CliError::Usage(format!("the value of --args is no JSON: {error}")))?;
+    if !value.get().starts_with('{') {
+        return Err(CliError::Usage(
+            "the value of --args is no JSON object; write '{\"key\": value}'".to_owned(),
+        ));
+    }
+    Ok(value)
+}
+
+fn object_of(pairs: &[String]) -> Result<Box<RawValue>, CliError> {
+    let mut keys = HashSet::new();
+    let mut text = String::from("{");
+    for pair in pairs {
+        let Some((key, value)) = pair.split_once('=').filter(|(key, _)| !key.is_empty()) else {
+            return Err(CliError::Usage(format!("the argument `{pair}` is not KEY=VALUE")));
+        };
+        if !keys.insert(key) {
+            return Err(CliError::Usage(format!("the argument `{key}` is given twice")));
+        }
+        if text.len() > 1 {
+            text.push(',');
+        }
+        text.push_str(&serde_json::Value::from(key).to_string());
+        text.push(':');
+        match serde_json::from_str::<&RawValue>(value) {
+            Ok(json) => text.push_str(json.get()),
+            Err(_) => text.push_str(&serde_json::Value::from(value).to_string()),
+        }
+    }
+    text.push('}');
+    RawValue::from_string(text)
+        .map_err(|error| CliError::Usage(format!("the arguments are no JSON: {error}")))
+}
+
+/// Reads `500ms`, `5s`, `1.5m`, `2h`.
+fn duration(text: &str) -> Result<Duration, String> {
+    let unit = text
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at(unit);
+    let seconds = match unit {
+        "ms" => 0.001,
+        "s" => 1.0,
+        "m" => 60.0,
+        "h" => 3600.0,
+        _ => return Err("write a number and a unit: 500ms, 5s, 2m, 1h".to_owned()),
+    };
+    let number: f64 = number.parse().map_err(|_| format!("`{number}` is no number"))?;
+    match Duration::try_from_secs_f64(number * seconds) {
+        Ok(limit) if !limit.is_zero() => Ok(limit),
+        _ => Err("give more than nothing, and less than for ever".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_command_line_has_no_contradictions() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn flags_stand_before_or_after_the_command() {
+        for line in [
+            "--json --era legacy ls",
+            "ls --json --era legacy",
+            "--era legacy ls --json",
+        ] {
+            let args = Args::try_parse_from(["callboard"].into_iter().chain(line.split(' '))).unwrap();
+            assert!(args.global.json, "{line}");
+            assert_eq!(args.global.era.0, EraChoice::Legacy, "{line}");
+        }
+    }
+
+    #[test]
+    fn pairs_are_json_where_they_can_be() {
+        let table: [(&[&str], &str); 5] = [
+            (&[], "{}"),
+            (
+                &["a=2", "b=\"2\"", "c=two", "d="],
+                r#"{"a":2,"b":"2","c":"two","d":""}"#,
+            ),
+            (
+                &["big=12345678901234567890123"],
+                r#"{"big":12345678901234567890123}"#,
+            ),
+            (&["list=[1, 2]", "text=a=b"], r#"{"list":[1, 2],"text":"a=b"}"#),
+            (&["quo\"te=x\ny"], r#"{"quo\"te":"x\ny"}"#),
+        ];
+        for (pairs, expected) in table {
+            let pairs: Vec<String> = pairs.iter().map(|&pair| pair.to_owned()).collect();
+            assert_eq!(object_of(&pairs).unwrap().get(), expected);
+        }
+        for pairs in [
+            vec!["text".to_owned()],
+            vec!["=x".to_owned()],
+            vec!["a=1".to_owned(), "a=2".to_owned()],
+        ] {
+            assert!(matches!(object_of(&pairs), Err(CliError::Usage(_))), "{pairs:?}");
+        }
+    }
+
+    #[test]
+    fn arguments_in_one_piece_must_be_an_object() {
+        assert_eq!(object(" {\"a\": 1.0} ").unwrap().get(), "{\"a\": 1.0}");
+        for text in ["[1]", "1", "\"{}\"", "null", "{", ""] {
+            assert!(matches!(object(text), Err(CliError::Usage(_))), "{text}");
+        }
+    }
+
+    #[test]
+    fn times_have_a_unit() {
+        let table = [
+            ("500ms", 500),
+            ("5s", 5_000),
+            ("1.5s", 1_500),
+            ("2m", 120_000),
+            ("1h", 3_600_000),
+        ];
+        for (text, millis) in table {
+            assert_eq!(duration(text).unwrap(), Duration::from_millis(millis), "{text}");
+        }
+        for text in [
+            "",
+            "5",
+            "s",
+            "-5s",
+            "0s",
+            "5 s",
+            "1e3s",
+            "1..2s",
+            "999999999999999999999h",
+        ] {
+            assert!(duration(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,850 @@
+//! The program `callboard` as a process: what it writes where, how it ends, and that it leaves nothing behind.
+
+use crate::support::{eventually, is_alive, secs};
+use callboard_demo::{Era, HttpDemo, serve_http};
+use callboard_testkit::{HttpScript, HttpStep, Router, Script, StdioScript, results};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use std::fs;
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokio::process::{Child, Command};
+use tokio::time::Instant;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_callboard");
+
+// What it shows -------------------------------------------------------------------------------------------------------
+
+#[tokio::test]
+async fn the_tour_goes_to_its_end_and_shows_both_eras() {
+    let tour = run(&["demo"]).await;
+
+    assert_eq!((tour.exit, tour.stderr.as_str()), (0, ""), "{}", tour.stdout);
+    for shown in [
+        "The modern server",
+        "2026-07-28",
+        "The legacy server",
+        "2025-11-25",
+        "add, echo, slow, ask, crash",
+        r#"{"sum":42}"#,
+        "may have run",
+        "exit status 3",
+        "still here",
+        "That was the tour",
+    ] {
+        assert!(
+            tour.stdout.contains(shown),
+            "`{shown}` is missing in: {}",
+            tour.stdout
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_tool_is_called_in_both_eras_over_both_transports() {
+    for demo in demos().await {
+        let added = demo.run(&["call", "_", "add", "a=2", "b=40"]).await;
+        let echoed = demo
+            .run(&["call", "_", "echo", "--args", r#"{"text": "a=b\n\u001b[1m"}"#])
+            .await;
+        let raw = demo.run(&["--json", "call", "_", "add", "a=0.5", "b=1"]).await;
+
+        assert_eq!(added.done(), "42\n", "{demo:?}");
+        assert_eq!(echoed.done(), "a=b\n\u{1b}[1m\n", "{demo:?}: text comes as it is");
+        let result: Value = serde_json::from_str(raw.done()).unwrap();
+        assert_eq!(result["structuredContent"], json!({"sum": 1.5}), "{demo:?}");
+        assert_eq!(result["content"][0]["text"], "1.5", "{demo:?}");
+    }
+}
+
+#[tokio::test]
+async fn ls_shows_all_that_a_server_offers() {
+    for demo in demos().await {
+        let page = demo.run(&["ls"]).await;
+        let json = demo.run(&["ls", "_", "--json"]).await;
+
+        let page = page.done();
+        for shown in [
+            demo.era.as_str(),
+            "tools (5)",
+            "Adds two numbers",
+            "demo://readme",
+            "demo://greeting/{name}",
+            "greet",
+        ] {
+            assert!(page.contains(shown), "`{shown}` is missing in: {page}");
+        }
+        let listing: Value = serde_json::from_str(json.done()).unwrap();
+        assert_eq!(listing["era"], demo.era);
+        assert_eq!(listing["tools"][0]["inputSchema"]["required"], json!(["a", "b"]));
+        assert_eq!(listing["resources"][0]["uri"], "demo://readme");
+        assert_eq!(
+            listing["resourceTemplates"][0]["uriTemplate"],
+            "demo://greeting/{name}"
+        );
+        assert_eq!(listing["prompts"][0]["arguments"][0]["name"], "name");
+    }
+}
+
+// PAG-01, PAG-06
+#[tokio::test]
+async fn ls_takes_all_pages_and_loses_nothing_of_what_cannot_be_read() {
+    let one = json!({"name": "one", "inputSchema": {}, "vendor": [1]});
+    let router = Router::modern()
+        .on(
+            "tools/list",
+            page("tools", json!([one, {"nameless": true}]), Some("")),
+        )
+        .on(
+            "tools/list",
+            page("tools", json!([{"name": "two", "inputSchema": {}}]), None),
+        );
+    let server = HttpScript::start(router).await.unwrap();
+
+    let listing = run(&["ls", "_", "--url", &server.url(), "--json"]).await;
+
+    let listing: Value = serde_json::from_str(listing.done()).unwrap();
+    let tools = listing["tools"].as_array().unwrap();
+    assert_eq!(tools.len(), 3, "{listing}");
+    assert!(
+        tools.contains(&one) && tools.contains(&json!({"nameless": true})),
+        "{listing}"
+    );
+    assert_eq!(
+        listing["prompts"],
+        Value::Null,
+        "what is not offered is not asked for"
+    );
+}
+
+// PAG-06
+#[tokio::test]
+async fn ls_gives_up_a_list_that_does_not_end_and_takes_an_unknown_one_for_none() {
+    let mut discovered = results::discover();
+    discovered["capabilities"] = json!({"resources": {}, "prompts": {}});
+    let router = Router::new()
+        .on("server/discover", HttpStep::json(discovered))
+        .on("resources/list", HttpStep::error(404, -32601, "Method not found"))
+        .on(
+            "resources/templates/list",
+            page("resourceTemplates", json!([]), None),
+        )
+        .on("prompts/list", page("prompts", json!([]), Some("again")));
+    let server = HttpScript::start(router).await.unwrap();
+
+    let endless = run(&["ls", "_", "--url", &server.url(), "--json"]).await;
+
+    let error = endless.error_as_json(4);
+    assert_eq!(
+        (&error["kind"], &error["method"]),
+        (&json!("endless_list"), &json!("prompts/list"))
+    );
+}
+
+#[tokio::test]
+async fn servers_and_ls_show_those_that_work_beside_those_that_do_not() {
+    let folder = Folder::new();
+    let config = folder.file(
+        "mcp.json",
+        &json!({"mcpServers": {
+            "broken": {"command": "no-such-program"},
+            "modern": {"command": PROGRAM, "args": ["demo-server", "--era", "modern"]},
+            "legacy": {"command": PROGRAM, "args": ["demo-server", "--era", "legacy"]},
+        }})
+        .to_string(),
+    );
+
+    let table = run(&["servers", "--config", &config]).await;
+    let json = run(&["servers", "--config", &config, "--json"]).await;
+    let listed = run(&["ls", "--config", &config, "--json"]).await;
+    let found = run_in(&folder, &["call", "modern", "echo", "text=here"]).await;
+
+    assert_eq!(table.exit, 3);
+    for shown in [
+        "modern",
+        "2026-07-28",
+        "legacy",
+        "2025-11-25",
+        "parked",
+        "no program `no-such-program`",
+    ] {
+        assert!(
+            table.stdout.contains(shown),
+            "`{shown}` is missing in: {}",
+            table.stdout
+        );
+    }
+    assert_eq!(json.exit, 3);
+    let rows: Value = serde_json::from_str(&json.stdout).unwrap();
+    let [broken, legacy, modern] = &rows.as_array().unwrap()[..] else {
+        panic!("{rows}")
+    };
+    assert_eq!(
+        (&broken["state"], &broken["tools"]),
+        (&json!("parked"), &Value::Null)
+    );
+    assert_eq!((&legacy["era"], &legacy["tools"]), (&json!("legacy"), &json!(5)));
+    assert!(modern["latency_ms"].as_f64().unwrap() > 0.0, "{modern}");
+
+    assert_eq!(listed.exit, 3);
+    let entries: Value = serde_json::from_str(&listed.stdout).unwrap();
+    assert_eq!(entries[0]["error"]["kind"], "not_ready", "{entries}");
+    assert_eq!(entries[1]["tools"].as_array().map(Vec::len), Some(5));
+
+    assert_eq!(found.done(), "here\n", "mcp.json of the folder is found");
+}
+
+#[tokio::test]
+async fn doctor_tells_how_it_came_to_the_era() {
+    for demo in demos().await {
+        let page = demo.run(&["doctor", "_"]).await;
+        let json = demo.run(&["doctor", "_", "--json"]).await;
+
+        let page = page.done();
+        let revision = if demo.era == "modern" {
+            "2026-07-28"
+        } else {
+            "2025-11-25"
+        };
+        for shown in [
+            "works",
+            "server/discover",
+            &demo.era,
+            revision,
+            "callboard-demo",
+            "5 tools",
+        ] {
+            assert!(page.contains(shown), "`{shown}` is missing in: {page}");
+        }
+        let report: Value = serde_json::from_str(json.done()).unwrap();
+        let methods: Vec<&Value> = report["attempts"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|step| &step["method"])
+            .collect();
+        match demo.era.as_str() {
+            "modern" => assert_eq!(methods, ["server/discover"]),
+            _ => assert_eq!(methods, ["server/discover", "initialize"]),
+        }
+        assert_eq!(
+            (&report["ok"], &report["tools"]["count"]),
+            (&json!(true), &json!(5))
+        );
+    }
+}
+
+#[tokio::test]
+async fn doctor_says_what_to_change() {
+    let page = HttpStep::respond(200, [("Content-Type", "text/html")], "<html>");
+    let website = HttpScript::start(Router::new().fallback(page)).await.unwrap();
+    let locked = HttpScript::start(Router::new().fallback(HttpStep::respond(401, [], "")))
+        .await
+        .unwrap();
+    let refusing = refusing_url();
+    let table: [(&[&str], i32, &str); 4] = [
+        (&["--stdio", "no-such-program"], 3, "run its command by hand"),
+        (&["--url", &refusing], 3, "check host and port"),
+        (&["--url", &website.url()], 3, "check the path of the URL"),
+        (&["--url", &locked.url()], 6, "give credentials"),
+    ];
+    for (target, exit, advice) in table {
+        let page = run(&[&["doctor", "_"], target].concat()).await;
+        let json = run(&[&["doctor", "_", "--json"], target].concat()).await;
+
+        assert_eq!(page.exit, exit, "{target:?}: {page:?}");
+        assert!(
+            page.stdout.contains("does not work") && page.stdout.contains(advice),
+            "{target:?}: {page:?}"
+        );
+        let report: Value = serde_json::from_str(&json.stdout).unwrap();
+        assert_eq!((json.exit, &report["ok"]), (exit, &json!(false)), "{target:?}");
+        assert!(report["advice"].as_str().unwrap().contains(advice), "{report}");
+    }
+}
+
+// How it ends ---------------------------------------------------------------------------------------------------------
+
+#[tokio::test]
+async fn what_cannot_be_followed_is_a_usage_error() {
+    let demo = ["--stdio", "true"];
+    let table: [(&[&str], &str); 15] = [
+        (&["call"], "<SERVER>"),
+        (&["frobnicate"], "frobnicate"),
+        (&["ls"], "--config"),
+        (&["ls", "--stdio", "true", "--url", "http://h.example"], "one of"),
+        (&["ls", "--stdio", "'open"], "words"),
+        (&["ls", "--stdio", " "], "empty"),
+        (&["ls", "--url", "gopher://h.example"], "gopher"),
+        (&["ls", "--era", "stone", "--url", "http://h.example"], "stone"),
+        (
+            &["ls", "--stdio", "true", "--header", "X: s3cret"],
+            "--header goes with --url",
+        ),
+        (
+            &["call", "_", "add", "--args", "{1}", demo[0], demo[1]],
+            "is no JSON",
+        ),
+        (
+            &["call", "_", "add", "--args", "[1]", demo[0], demo[1]],
+            "no JSON object",
+        ),
+        (&["call", "_", "add", "a", demo[0], demo[1]], "KEY=VALUE"),
+        (&["call", "_", "add", "a=1", "a=2", demo[0], demo[1]], "twice"),
+        (&["call", "_", "add", "--timeout", "5", demo[0], demo[1]], "unit"),
+        (
+            &["call", "files", "add", demo[0], demo[1]],
+            "there is no server `files`; there are: _",
+        ),
+    ];
+    for (args, words) in table {
+        let text = run(args).await;
+        let json = run(&[args, &["--json"]].concat()).await;
+
+        assert_eq!((text.exit, text.stdout.as_str()), (2, ""), "{args:?}: {text:?}");
+        assert_eq!(text.errors(), 1, "{args:?}: {text:?}");
+        assert!(text.stderr.contains(words), "{args:?}: {text:?}");
+        let error = json.error_as_json(2);
+        assert!(
+            !error.to_string().contains("s3cret") && !text.stderr.contains("s3cret"),
+            "{error}"
+        );
+    }
+    assert_eq!(run(&["demo", "--json"]).await.error_as_json(2)["kind"], "usage");
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_a_file_is_told_with_its_place() {
+    let folder = Folder::new();
+    let broken = folder.file("broken.json", "{\"mcpServers\": {\n  \"a\": {\"command\": 3}}}");
+    let both = folder.file(
+        "both.json",
+        r#"{"mcpServers": {"a": {"command": "x", "url": "http://h"}}}"#,
+    );
+    let table = [
+        (broken.as_str(), "broken.json:2:20: invalid type"),
+        (both.as_str(), "server `a`: it has both `command` and `url`"),
+        (
+            "absent.json",
+            "`absent.json` cannot be read\ncaused by: No such file",
+        ),
+    ];
+    for (file, words) in table {
+        let text = run(&["ls", "--config", file]).await;
+        let json = run(&["ls", "--config", file, "--json"]).await;
+
+        assert_eq!(text.exit, 2, "{file}: {text:?}");
+        assert!(
+            text.stderr.starts_with("error: ") && text.stderr.contains(words),
+            "{file}: {text:?}"
+        );
+        assert_eq!(json.error_as_json(2)["kind"], "config", "{file}");
+    }
+}
+
+#[tokio::test]
+async fn server_that_is_not_to_be_had_ends_it_with_the_reason() {
+    let html = HttpStep::respond(200, [("Content-Type", "text/html")], "<html>hello</html>");
+    let website = HttpScript::start(Router::new().fallback(html)).await.unwrap();
+    let absent = HttpScript::start(Router::new().fallback(HttpStep::respond(404, [], "nope")))
+        .await
+        .unwrap();
+    let ill = HttpScript::start(Router::new().fallback(HttpStep::respond(500, [], "oh")))
+        .await
+        .unwrap();
+    let silent = HttpScript::start(Router::new().fallback(HttpStep::never()))
+        .await
+        .unwrap();
+    let refusing = refusing_url();
+    let table: [(&[&str], &str); 9] = [
+        (&["--stdio", "no-such-program"], "no program `no-such-program`"),
+        (
+            &["--stdio", "sh -c 'echo its last words >&2; exit 4'"],
+            "its last words",
+        ),
+        (
+            &["--stdio", "sh -c 'echo hi; echo there; exit 0'"],
+            "exit status 0",
+        ),
+        (
+            &["--stdio", "sh -c 'echo hi; cat'", "--timeout", "500ms"],
+            "not ready within 500ms",
+        ),
+        (&["--url", &refusing], "refused"),
+        (&["--url", &website.url()], "no MCP server"),
+        (&["--url", &absent.url()], "404"),
+        (&["--url", &ill.url()], "500"),
+        (
+            &["--url", &silent.url(), "--timeout", "500ms"],
+            "not ready within 500ms",
+        ),
+    ];
+    for (target, words) in table {
+        let text = run(&[&["call", "_", "echo", "text=x"], target].concat()).await;
+        let json = run(&[&["--json", "call", "_", "echo", "text=x"], target].concat()).await;
+
+        assert_eq!((text.exit, text.stdout.as_str()), (3, ""), "{target:?}: {text:?}");
+        assert_eq!(text.errors(), 1, "{target:?}: {text:?}");
+        assert!(
+            text.stderr.contains("error: server `_` is not ready") && text.stderr.contains(words),
+            "{text:?}"
+        );
+        let error = json.error_as_json(3);
+        assert_eq!(
+            (&error["kind"], &error["server"]),
+            (&json!("not_ready"), &json!("_")),
+            "{target:?}"
+        );
+        assert_eq!(error["delivery"], "not_sent", "{target:?}");
+    }
+}
+
+#[tokio::test]
+async fn server_that_dies_under_a_call_ends_it_as_no_connection() {
+    for demo in demos().await {
+        let crashed = demo.run(&["call", "_", "crash", "--json"]).await;
+
+        let error = crashed.error_as_json(3);
+        assert_eq!(
+            (&error["kind"], &error["delivery"]),
+            (&json!("connection_down"), &json!("unknown")),
+            "{demo:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn errors_of_a_tool_and_of_the_protocol_are_told_apart() {
+    for demo in demos().await {
+        let failed = demo.run(&["call", "_", "add", "a=1e308", "b=1e308"]).await;
+        let failed_json = demo
+            .run(&["call", "_", "add", "a=1e308", "b=1e308", "--json"])
+            .await;
+        let unknown = demo.run(&["call", "_", "frobnicate"]).await;
+        let unknown_json = demo.run(&["call", "_", "frobnicate", "--json"]).await;
+
+        assert_eq!(
+            (failed.exit, failed.stdout.as_str()),
+            (1, "the sum is too large for a number\n"),
+            "{demo:?}"
+        );
+        assert_eq!(failed.stderr, "", "what a tool says is its result");
+        assert_eq!(failed_json.exit, 1);
+        assert_eq!(
+            serde_json::from_str::<Value>(&failed_json.stdout).unwrap()["isError"],
+            true
+        );
+
+        assert_eq!(
+            (unknown.exit, unknown.errors(), unknown.stdout.as_str()),
+            (4, 1, ""),
+            "{demo:?}: {unknown:?}"
+        );
+        let error = unknown_json.error_as_json(4);
+        assert_eq!(
+            error,
+            json!({
+                "kind": "rpc",
+                "message": error["message"],
+                "server": "_",
+                "method": "tools/call",
+                "delivery": "answered",
+                "code": -32602,
+            }),
+            "{demo:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn call_without_an_answer_in_time_may_have_run() {
+    for demo in demos().await {
+        let start = Instant::now();
+        let late = demo
+            .run(&[
+                "call",
+                "_",
+                "slow",
+                "steps=1",
+                "delay_ms=60000",
+                "--timeout",
+                "1s",
+                "--json",
+            ])
+            .await;
+
+        let error = late.error_as_json(5);
+        assert_eq!(
+            (&error["kind"], &error["delivery"]),
+            (&json!("timeout"), &json!("unknown")),
+            "{demo:?}"
+        );
+        assert!(start.elapsed() < secs(8), "{demo:?}: {:?}", start.elapsed());
+    }
+}
+
+// SEC-10
+#[tokio::test]
+async fn who_is_not_authorized_is_told_so_and_shown_no_secret() {
+    let refuse = |status| HttpStep::respond(status, [("WWW-Authenticate", "Bearer")], "");
+    let tables = [
+        Router::new().fallback(refuse(401)),
+        Router::new().fallback(refuse(403)),
+        Router::modern().fallback(refuse(401)),
+        Router::modern().fallback(refuse(403)),
+    ];
+    for (row, router) in tables.into_iter().enumerate() {
+        let server = HttpScript::start(router).await.unwrap();
+        let url = server.url().replace("/mcp", "/mcp?key=s3cret");
+        let target = [
+            "--url",
+            &url,
+            "--header",
+            "Authorization: Bearer s3cret",
+            "--header",
+            "X-Key:s3cret",
+        ];
+
+        let text = run(&[&["-vvv", "call", "_", "echo"], &target[..]].concat()).await;
+        let json = run(&[&["call", "_", "echo", "--json"], &target[..]].concat()).await;
+
+        assert_eq!((text.exit, text.errors()), (6, 1), "row {row}: {text:?}");
+        let kind = json.error_as_json(6)["kind"].clone();
+        assert!(kind == "unauthorized" || kind == "forbidden", "row {row}: {kind}");
+        for shown in [&text.stdout, &text.stderr, &json.stdout, &json.stderr] {
+            assert!(!shown.contains("s3cret"), "row {row}: {shown}");
+        }
+        let sent = server.requests();
+        assert_eq!(
+            sent[0].header("authorization"),
+            Some("Bearer s3cret"),
+            "row {row}"
+        );
+        assert_eq!(sent[0].header("x-key"), Some("s3cret"), "row {row}");
+    }
+}
+
+#[tokio::test]
+async fn input_that_cannot_be_given_has_a_status_of_its_own() {
+    let ask = json!({
+        "resultType": "input_required",
+        "inputRequests": {"who": {"method": "elicitation/create", "params": {"mode": "form", "message": "Who?",
+            "requestedSchema": {"type": "object", "properties": {}}}}},
+    });
+    let asking = HttpScript::start(Router::modern().on("tools/call", HttpStep::json(ask)))
+        .await
+        .unwrap();
+
+    let asked = run(&["call", "_", "ask", "--url", &asking.url(), "--json"]).await;
+    // This server is strict: it refuses a client that declared to take no questions.
+    let refused = run(&["call", "_", "ask", "--stdio", &demo_command("modern"), "--json"]).await;
+
+    assert_eq!(asked.error_as_json(7)["kind"], "input_required");
+    assert_eq!(refused.error_as_json(7)["code"], -32021);
+}
+
+// CAN-01
+#[tokio::test]
+async fn interrupt_cancels_the_call_and_leaves_no_child() {
+    for (script, revision) in [
+        (Script::modern(), "modern"),
+        (Script::legacy("2025-11-25"), "legacy"),
+    ] {
+        let script = script
+            .expect("tools/call")
+            .expect("notifications/cancelled")
+            .read_and_ignore();
+        for (signal, exit) in [(Signal::INT, 130), (Signal::TERM, 143)] {
+            let server = StdioScript::new(&script).unwrap();
+            let folder = Folder::new();
+            let env: Value = server
+                .env()
+                .into_iter()
+                .map(|(key, value)| (key, value.into_string().unwrap()))
+                .collect();
+            let entry = json!({"command": server.program().to_str().unwrap(), "env": env});
+            let config = folder.file("mcp.json", &json!({"mcpServers": {"slow": entry}}).to_string());
+
+            let running = start(&["call", "slow", "echo", "--config", &config, "--json"], None);
+            let heard = |method: &str| {
+                server
+                    .transcript()
+                    .is_ok_and(|all| all.iter().any(|m| m["method"] == method))
+            };
+            eventually("the call is on the wire", || heard("tools/call")).await;
+            let asked = Instant::now();
+            kill_process(pid(&running), signal).unwrap();
+            let ended = end(running, &[]).await;
+
+            assert_eq!(ended.error_as_json(exit)["kind"], "interrupted", "{revision}");
+            assert!(
+                heard("notifications/cancelled"),
+                "{revision}: {:?}",
+                server.transcript()
+            );
+            assert!(asked.elapsed() < secs(8), "{revision}: {:?}", asked.elapsed());
+            let left: Vec<u32> = server
+                .starts()
+                .unwrap()
+                .into_iter()
+                .filter(|&pid| is_alive(pid))
+                .collect();
+            assert!(left.is_empty(), "{revision}: {left:?}");
+        }
+    }
+}
+
+// CAN-02
+#[tokio::test]
+async fn interrupt_closes_the_response_of_a_modern_call_over_http() {
+    let server = HttpScript::start(Router::modern().on("tools/call", HttpStep::never()))
+        .await
+        .unwrap();
+
+    let running = start(&["call", "_", "echo", "--url", &server.url()], None);
+    server
+        .wait_until(|all| all.iter().any(|request| request.name() == "tools/call"))
+        .await;
+    kill_process(pid(&running), Signal::INT).unwrap();
+    let ended = end(running, &[]).await;
+
+    assert_eq!((ended.exit, ended.stderr.as_str()), (130, "error: interrupted\n"));
+    let gave_up = server.wait_until(|all| all.iter().any(|request| request.aborted));
+    assert!(
+        tokio::time::timeout(secs(5), gave_up).await.is_ok(),
+        "the call was cancelled"
+    );
+}
+
+#[tokio::test]
+async fn no_server_is_left_whichever_way_it_ends() {
+    let table: [(&[&str], i32); 5] = [
+        (&["ls", "_"], 0),
+        (&["call", "_", "frobnicate"], 4),
+        (&["call", "_", "slow", "delay_ms=60000", "--timeout", "1s"], 5),
+        (&["call", "_", "crash"], 3),
+        (&["doctor", "_"], 0),
+    ];
+    for (args, exit) in table {
+        let folder = Folder::new();
+        let pids = folder.path.join("pids");
+        let command = format!(
+            "sh -c 'echo $$ >> {}; exec {}'",
+            pids.display(),
+            demo_command("modern")
+        );
+
+        let ended = run(&[args, &["--stdio", &command]].concat()).await;
+
+        assert_eq!(ended.exit, exit, "{args:?}: {ended:?}");
+        let pids = fs::read_to_string(pids).unwrap();
+        assert!(!pids.is_empty());
+        for pid in pids.lines().map(|line| line.parse().unwrap()) {
+            assert!(!is_alive(pid), "{args:?}: {pid} is left");
+        }
+    }
+}
+
+#[tokio::test]
+async fn reader_that_leaves_early_is_no_error() {
+    let mut running = start(&["ls", "--stdio", &demo_command("modern")], None);
+    drop(running.stdout.take());
+    let ended = end(running, &[]).await;
+
+    assert_eq!((ended.exit, ended.stderr.as_str()), (0, ""));
+}
+
+#[tokio::test]
+async fn help_and_version_are_no_errors() {
+    let version = run(&["--version"]).await;
+    let help = run(&["call", "--help"]).await;
+    let whole = run(&["--help"]).await;
+
+    assert_eq!(
+        version.done(),
+        format!("callboard {}\n", env!("CARGO_PKG_VERSION"))
+    );
+    assert!(help.done().contains("--args <JSON>"));
+    assert!(
+        whole.done().contains("mcp.json") && !whole.stdout.contains("demo-server"),
+        "{whole:?}"
+    );
+}
+
+// Running it ----------------------------------------------------------------------------------------------------------
+
+/// A demo server of one era, and the flags to reach it.
+struct Demo {
+    era: String,
+    target: [String; 2],
+    _server: Option<HttpDemo>,
+}
+
+impl Demo {
+    async fn run(&self, args: &[&str]) -> Ended {
+        let target = self.target.each_ref().map(String::as_str);
+        run(&[args, &target].concat()).await
+    }
+}
+
+impl std::fmt::Debug for Demo {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} over {}", self.era, self.target[0].trim_start_matches('-'))
+    }
+}
+
+/// Both eras over both transports.
+async fn demos() -> Vec<Demo> {
+    let mut demos = Vec::new();
+    for era in [Era::Modern, Era::Legacy] {
+        let name = era.to_string();
+        let target = ["--stdio".to_owned(), demo_command(&name)];
+        demos.push(Demo {
+            era: name.clone(),
+            target,
+            _server: None,
+        });
+        let server = serve_http(era, (Ipv4Addr::LOCALHOST, 0).into()).await.unwrap();
+        demos.push(Demo {
+            era: name,
+            target: ["--url".to_owned(), server.url()],
+            _server: Some(server),
+        });
+    }
+    demos
+}
+
+fn demo_command(era: &str) -> String {
+    format!("\"{PROGRAM}\" demo-server --era {era}")
+}
+
+/// A page of a modern list.
+fn page(member: &str, items: Value, cursor: Option<&str>) -> HttpStep {
+    let mut page = results::complete(json!({ member: items }));
+    if let Some(cursor) = cursor {
+        page["nextCursor"] = cursor.into();
+    }
+    HttpStep::json(page)
+}
+
+/// A URL that nobody listens on.
+fn refusing_url() -> String {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    format!("http://{}/mcp", listener.local_addr().unwrap())
+}
+
+/// What came of a run.
+#[derive(Debug)]
+struct Ended {
+    exit: i32,
+    stdout: String,
+    stderr: String,
+}
+
+impl Ended {
+    /// The output of a run in which nothing went wrong.
+    #[track_caller]
+    fn done(&self) -> &str {
+        assert_eq!((self.exit, self.stderr.as_str()), (0, ""), "{}", self.stdout);
+        &self.stdout
+    }
+
+    /// The error of a run with `--json`: all that is on stderr, and nothing is on stdout.
+    #[track_caller]
+    fn error_as_json(&self, exit: i32) -> Value {
+        assert_eq!((self.exit, self.stdout.as_str()), (exit, ""), "{}", self.stderr);
+        let mut value: Value =
+            serde_json::from_str(&self.stderr).unwrap_or_else(|_| panic!("{}", self.stderr));
+        let error = value["error"].take();
+        for member in ["kind", "message", "server", "method", "delivery", "code"] {
+            assert!(error.get(member).is_some(), "`{member}` is missing in: {error}");
+        }
+        error
+    }
+
+    /// How many lines say that something went wrong.
+    fn errors(&self) -> usize {
+        self.stderr
+            .lines()
+            .filter(|line| line.starts_with("error: "))
+            .count()
+    }
+}
+
+/// Runs the program to its end, in a folder without an mcp.json.
+async fn run(args: &[&str]) -> Ended {
+    end(start(args, None), args).await
+}
+
+async fn run_in(folder: &Folder, args: &[&str]) -> Ended {
+    end(start(args, Some(folder)), args).await
+}
+
+fn start(args: &[&str], folder: Option<&Folder>) -> Child {
+    let mut command = Command::new(PROGRAM);
+    command
+        .args(args)
+        .env_remove("RUST_LOG")
+        .stdin(Stdio::null())
+        .kill_on_drop(true);
+    command.current_dir(folder.map_or(env!("CARGO_TARGET_TMPDIR").as_ref(), |folder| {
+        folder.path.as_path()
+    }));
+    command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+/// Waits for the end. No run may take longer than this.
+async fn end(child: Child, args: &[&str]) -> Ended {
+    let Ok(output) = tokio::time::timeout(secs(20), child.wait_with_output()).await else {
+        panic!("still running after 20 s: {args:?}");
+    };
+    let output = output.unwrap();
+    Ended {
+        exit: output.status.code().unwrap_or(-1),
+        stdout: String::from_utf8(output.stdout).unwrap(),
+        stderr: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+fn pid(child: &Child) -> Pid {
+    Pid::from_raw(child.id().unwrap().try_into().unwrap()).unwrap()
+}
+
+/// A folder that is gone when it is dropped.
+struct Folder {
+    path: PathBuf,
+}
+
+impl Folder {
+    fn new() -> Self {
+        static COUNTER: AtomicU64 = AtomicU64::new(0);
+        let name = format!(
+            "cli-{}-{}",
+            std::process::id(),
+            COUNTER.fetch_add(1, Ordering::Relaxed)
+        );
+        let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+        fs::create_dir_all(&path).unwrap();
+        Self { path }
+    }
+
+    /// Writes a file, and gives its path.
+    fn file(&self, name: &str, text: &str) -> String {
+        let path = self.path.join(name);
+        fs::write(&path, text).unwrap();
+        path.into_os_string().into_string().unwrap()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
