@@ -55,10 +55,11 @@ pub(crate) fn bold(text: &str) -> String {
 
 /// A server's words without what could steer a terminal; lines stay lines.
 pub(crate) fn clean(text: &str) -> String {
-    text.trim_end()
+    let text: String = text
         .chars()
         .map(|c| if c.is_control() && c != '\n' { ' ' } else { c })
-        .collect()
+        .collect();
+    text.trim_end().to_owned()
 }
 
 /// The first line of a server's words, and not too much of it.

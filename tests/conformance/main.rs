@@ -100,8 +100,13 @@ impl Order {
         let revision = variable("MCP_CONFORMANCE_PROTOCOL_VERSION")?;
         Ok(Self {
             scenario: variable("MCP_CONFORMANCE_SCENARIO")?,
-            revision: revision.parse().map_err(|_| format!("`{revision}` is no revision of the protocol"))?,
-            url: std::env::args().skip(1).last().ok_or("the last argument must be the server's URL")?,
+            revision: revision
+                .parse()
+                .map_err(|_| format!("`{revision}` is no revision of the protocol"))?,
+            url: std::env::args()
+                .skip(1)
+                .last()
+                .ok_or("the last argument must be the server's URL")?,
         })
     }
 
@@ -114,7 +119,11 @@ impl Order {
         let found = client.ready().within(CALL).or_first_failure().await?;
         match found.era() {
             Some(era) if era == self.revision.era() => Ok((hub, client)),
-            era => Err(format!("the mock speaks {}, but its era was taken for {era:?}", self.revision).into()),
+            era => Err(format!(
+                "the mock speaks {}, but its era was taken for {era:?}",
+                self.revision
+            )
+            .into()),
         }
     }
 }

@@ -12,13 +12,26 @@ const BEGUN: Duration = Duration::from_secs(1);
 #[tokio::test]
 async fn slow_tool_times_out_and_is_cancelled_at_the_server() {
     for row in ROWS {
-        let Some((tool, arguments)) = row.kind.slow_tool() else { continue };
+        let Some((tool, arguments)) = row.kind.slow_tool() else {
+            continue;
+        };
         let session = warm(row).await;
 
-        let error = session.client.call_tool(tool, arguments).timeout(BEGUN).await.unwrap_err();
+        let error = session
+            .client
+            .call_tool(tool, arguments)
+            .timeout(BEGUN)
+            .await
+            .unwrap_err();
 
         assert!(
-            matches!(error.kind(), CallErrorKind::Timeout { stage: Stage::Answer, .. }),
+            matches!(
+                error.kind(),
+                CallErrorKind::Timeout {
+                    stage: Stage::Answer,
+                    ..
+                }
+            ),
             "{}: {error}",
             row.name
         );
@@ -30,7 +43,9 @@ async fn slow_tool_times_out_and_is_cancelled_at_the_server() {
 #[tokio::test]
 async fn dropped_call_is_cancelled_at_the_server() {
     for row in ROWS {
-        let Some((tool, arguments)) = row.kind.slow_tool() else { continue };
+        let Some((tool, arguments)) = row.kind.slow_tool() else {
+            continue;
+        };
         let session = warm(row).await;
 
         let call = session.client.call_tool(tool, arguments);
@@ -44,7 +59,11 @@ async fn dropped_call_is_cancelled_at_the_server() {
 async fn warm(row: Row) -> Session {
     let session = Session::open(row).await;
     let sample = row.kind.sample();
-    session.client.call_tool(sample.tool, sample.arguments).await.unwrap();
+    session
+        .client
+        .call_tool(sample.tool, sample.arguments)
+        .await
+        .unwrap();
     session
 }
 
@@ -54,11 +73,13 @@ async fn is_cancelled_and_well(session: Session) {
         session.server.stderr.wait_for(line).await;
     }
     let sample = row.kind.sample();
-    let next = session.client.call_tool(sample.tool, sample.arguments).await.unwrap();
+    let next = session
+        .client
+        .call_tool(sample.tool, sample.arguments)
+        .await
+        .unwrap();
     assert!(next.text().contains(sample.text), "{}: {}", row.name, next.text());
-    let t=tokio::time::Instant::now();
     let counts = session.rest().await;
-    eprintln!("DBG rest after {:?} {counts:?}", t.elapsed());
     assert_eq!(counts.late_answers, row.late_answers(), "{}", row.name);
     assert_eq!(session.client.view().restarts, 0, "{}", row.name);
     session.close().await;

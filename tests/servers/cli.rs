@@ -16,13 +16,25 @@ async fn call_prints_the_answer() {
         let sample = row.kind.sample();
         let arguments = sample.arguments.to_string();
 
-        let printed = file.run(&["call", row.name, sample.tool, "--args", &arguments]).await;
-        let json = file.run(&["--json", "call", row.name, sample.tool, "--args", &arguments]).await;
+        let printed = file
+            .run(&["call", row.name, sample.tool, "--args", &arguments])
+            .await;
+        let json = file
+            .run(&["--json", "call", row.name, sample.tool, "--args", &arguments])
+            .await;
 
-        assert!(printed.is_done() && printed.stdout.contains(sample.text), "{}: {printed:?}", row.name);
+        assert!(
+            printed.is_done() && printed.stdout.contains(sample.text),
+            "{}: {printed:?}",
+            row.name
+        );
         let result: Value = serde_json::from_str(&json.stdout).unwrap();
         let text = result["content"][0]["text"].as_str().unwrap();
-        assert!(json.is_done() && text.contains(sample.text), "{}: {json:?}", row.name);
+        assert!(
+            json.is_done() && text.contains(sample.text),
+            "{}: {json:?}",
+            row.name
+        );
         if let Some(structured) = sample.structured {
             assert_eq!(result["structuredContent"], structured, "{}", row.name);
         }
@@ -40,7 +52,11 @@ async fn ls_prints_what_the_server_offers() {
         assert!(printed.is_done(), "{}: {printed:?}", row.name);
         let (resource, prompt) = row.kind.listed().unzip();
         for name in row.kind.tools().iter().copied().chain(resource).chain(prompt) {
-            assert!(printed.stdout.contains(name), "{}: {name} in {printed:?}", row.name);
+            assert!(
+                printed.stdout.contains(name),
+                "{}: {name} in {printed:?}",
+                row.name
+            );
         }
         file.has_left_nothing();
     }
@@ -56,10 +72,19 @@ async fn doctor_names_era_and_revision() {
         let json = file.run(&["--json", "doctor", row.name]).await;
 
         let opened = format!("{era} era, revision {revision}");
-        assert!(printed.is_done() && printed.stdout.contains(&opened), "{}: {printed:?}", row.name);
+        assert!(
+            printed.is_done() && printed.stdout.contains(&opened),
+            "{}: {printed:?}",
+            row.name
+        );
         assert!(json.is_done(), "{}: {json:?}", row.name);
         let report: Value = serde_json::from_str(&json.stdout).unwrap();
-        assert_eq!((&report["era"], &report["revision"]), (&json!(era), &json!(revision)), "{}", row.name);
+        assert_eq!(
+            (&report["era"], &report["revision"]),
+            (&json!(era), &json!(revision)),
+            "{}",
+            row.name
+        );
         assert_eq!(report["server_info"]["name"], row.kind.own_name(), "{}", row.name);
         file.has_left_nothing();
     }
@@ -96,10 +121,16 @@ async fn call_that_takes_too_long_is_cancelled_at_the_server() {
         let (tool, arguments) = row.kind.slow_tool().unwrap();
         let arguments = arguments.to_string();
 
-        let printed = file.run(&["call", row.name, tool, "--args", &arguments, "--timeout", "3s"]).await;
+        let printed = file
+            .run(&["call", row.name, tool, "--args", &arguments, "--timeout", "3s"])
+            .await;
 
         assert_eq!(printed.status, Some(5), "{}: {printed:?}", row.name);
-        assert!(printed.stderr.contains("no answer within 3s"), "{}: {printed:?}", row.name);
+        assert!(
+            printed.stderr.contains("no answer within 3s"),
+            "{}: {printed:?}",
+            row.name
+        );
         if let Some(line) = row.cancelled_line() {
             file.servers[0].stderr.wait_for(line).await;
         }
@@ -109,7 +140,10 @@ async fn call_that_takes_too_long_is_cancelled_at_the_server() {
 
 #[tokio::test]
 async fn servers_of_one_file_are_all_opened() {
-    let rows: Vec<Row> = ROWS.into_iter().filter(|row| row.era == EraChoice::Auto).collect();
+    let rows: Vec<Row> = ROWS
+        .into_iter()
+        .filter(|row| row.era == EraChoice::Auto)
+        .collect();
     let file = File::new(&rows).await;
 
     let printed = file.run(&["--json", "servers", "--wait", "40s"]).await;
@@ -118,7 +152,12 @@ async fn servers_of_one_file_are_all_opened() {
     let listed: Value = serde_json::from_str(&printed.stdout).unwrap();
     assert_eq!(listed.as_array().unwrap().len(), rows.len(), "{listed}");
     for row in rows {
-        let shown = listed.as_array().unwrap().iter().find(|server| server["name"] == row.name).unwrap();
+        let shown = listed
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|server| server["name"] == row.name)
+            .unwrap();
         assert_eq!(shown["state"], "ready", "{shown}");
         assert_eq!(shown["revision"], row.revision.as_str(), "{shown}");
     }
@@ -128,9 +167,19 @@ async fn servers_of_one_file_are_all_opened() {
 #[tokio::test]
 async fn server_can_be_given_without_a_file() {
     let by_command = ["--stdio", "target/py/bin/mcp-server-time"];
-    let words = ["call", "_", "convert_time", "source_timezone=Asia/Tokyo", "time=12:00", "target_timezone=UTC"];
+    let words = [
+        "call",
+        "_",
+        "convert_time",
+        "source_timezone=Asia/Tokyo",
+        "time=12:00",
+        "target_timezone=UTC",
+    ];
     let printed = callboard(&[&by_command[..], &words].concat()).await;
-    assert!(printed.is_done() && printed.stdout.contains("T03:00:00+00:00"), "{printed:?}");
+    assert!(
+        printed.is_done() && printed.stdout.contains("T03:00:00+00:00"),
+        "{printed:?}"
+    );
 
     let server = Server::start(row("ts-http")).await;
     let by_url = ["--url", server.url().unwrap()];
@@ -163,8 +212,10 @@ impl File {
         for row in rows {
             servers.push(Server::start(*row).await);
         }
-        let entries: serde_json::Map<String, Value> =
-            servers.iter().map(|server| (server.row.name.to_owned(), server.entry())).collect();
+        let entries: serde_json::Map<String, Value> = servers
+            .iter()
+            .map(|server| (server.row.name.to_owned(), server.entry()))
+            .collect();
         let path = servers[0].stderr.path().with_extension("json");
         std::fs::write(&path, json!({ "mcpServers": entries }).to_string()).unwrap();
         Self { path, servers }
@@ -182,7 +233,11 @@ impl File {
 
     /// Of the servers that the command line started itself.
     fn has_left_nothing(&self) {
-        for server in self.servers.iter().filter(|server| server.row.transport == Transport::Stdio) {
+        for server in self
+            .servers
+            .iter()
+            .filter(|server| server.row.transport == Transport::Stdio)
+        {
             assert_eq!(server.processes(), Vec::<String>::new(), "{}", server.row.name);
         }
     }
@@ -202,9 +257,24 @@ impl Printed {
 
 async fn callboard(words: &[&str]) -> Printed {
     let mut command = Command::new(env!("CARGO_BIN_EXE_callboard"));
-    command.args(words).current_dir(ROOT).env_remove("RUST_LOG").stdin(Stdio::null()).kill_on_drop(true);
-    let Output { status, stdout, stderr } =
-        timeout(2 * PATIENCE, command.output()).await.expect("the command ends").unwrap();
+    command
+        .args(words)
+        .current_dir(ROOT)
+        .env_remove("RUST_LOG")
+        .stdin(Stdio::null())
+        .kill_on_drop(true);
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = timeout(2 * PATIENCE, command.output())
+        .await
+        .expect("the command ends")
+        .unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
-    Printed { status: status.code(), stdout: text(stdout), stderr: text(stderr) }
+    Printed {
+        status: status.code(),
+        stdout: text(stdout),
+        stderr: text(stderr),
+    }
 }

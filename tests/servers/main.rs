@@ -7,6 +7,8 @@
 //! The other modules hold the tests, a module per subject; each test goes through all rows of the table that it can
 //! use, and names the row it is at on stderr, which is shown when it fails. Run `tests/servers/install` first.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests panic as tests do")]
+
 mod calls;
 mod cancellation;
 mod cli;

@@ -2,7 +2,7 @@
 
 use crate::table::{Row, Transport};
 use callboard::{Client, Counts, Hub, ServerConfig, ServerView};
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::{Value, json};
 use std::fs::File;
 use std::os::unix::process::CommandExt as _;
@@ -43,24 +43,49 @@ impl Session {
     /// Starts the row's server and connects to it.
     pub(crate) async fn open(row: Row) -> Self {
         let server = Server::start(row).await;
-        let hub = Hub::builder("callboard-tests", "1").server(server.config()).start().unwrap();
+        let hub = Hub::builder("callboard-tests", "1")
+            .server(server.config())
+            .start()
+            .unwrap();
         let client = hub.client(row.name).unwrap();
         Self { hub, client, server }
     }
 
     /// Waits until the server is ready.
     pub(crate) async fn ready(&self) -> ServerView {
-        self.client.ready().within(PATIENCE).or_first_failure().await.unwrap()
+        self.client
+            .ready()
+            .within(PATIENCE)
+            .or_first_failure()
+            .await
+            .unwrap()
     }
 
     /// Waits until no call is on its way, not even its cancellation.
     pub(crate) async fn rest(&self) -> Counts {
         let is_at_rest = || {
-            let Counts { requests, calls, in_flight, exchanges, .. } = self.hub.counts();
+            let Counts {
+                requests,
+                calls,
+                in_flight,
+                exchanges,
+                ..
+            } = self.hub.counts();
             requests + calls + in_flight + exchanges == 0
         };
         until("the hub comes to rest", is_at_rest).await;
         self.hub.counts()
+    }
+
+    /// Kills the server, as soon as a call has been on its way to it for a moment.
+    pub(crate) async fn kill_when_in_flight(&self) {
+        until("a call in flight", || self.hub.counts().in_flight == 1).await;
+        // The call is handed to the system by then; whether the server has read it makes no difference.
+        sleep(Duration::from_millis(200)).await;
+        for process in self.server.processes() {
+            let process = process.parse().ok().and_then(Pid::from_raw).unwrap();
+            kill_process(process, Signal::KILL).unwrap();
+        }
     }
 
     /// Shuts the hub down and gives back the server, to look at what is left of it.
@@ -84,10 +109,18 @@ impl Server {
             Transport::Http => {
                 let process = Group::start(row.command, &mark, &stderr);
                 let url = format!("{}/mcp", stderr.wait_for_origin().await);
-                Reach::Http { url, _process: process }
+                Reach::Http {
+                    url,
+                    _process: process,
+                }
             }
         };
-        Self { row, stderr, reach, mark }
+        Self {
+            row,
+            stderr,
+            reach,
+            mark,
+        }
     }
 
     /// The configuration of a hub that shall talk to it.
@@ -133,7 +166,11 @@ impl Server {
     /// The processes that belong to this server, found by the mark in their environment.
     pub(crate) fn processes(&self) -> Vec<String> {
         let marked = format!("{MARK}={}", self.mark);
-        let is_marked = |environment: Vec<u8>| environment.split(|byte| *byte == 0).any(|entry| entry == marked.as_bytes());
+        let is_marked = |environment: Vec<u8>| {
+            environment
+                .split(|byte| *byte == 0)
+                .any(|entry| entry == marked.as_bytes())
+        };
         std::fs::read_dir("/proc")
             .unwrap()
             .filter_map(Result::ok)
@@ -153,7 +190,9 @@ impl Stderr {
     /// What the server has written so far.
     pub(crate) fn text(&self) -> String {
         // Not there before the server has been started.
-        std::fs::read(&self.0).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
+        std::fs::read(&self.0)
+            .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+            .unwrap_or_default()
     }
 
     /// Waits until the server has written `words`.
@@ -168,7 +207,9 @@ impl Stderr {
             let place = text.find("http://127.0.0.1:")?;
             // Only a whole line has the whole port.
             let line = text[place..].split_once('\n')?.0;
-            line.split_whitespace().next().map(|origin| origin.trim_end_matches('/').to_owned())
+            line.split_whitespace()
+                .next()
+                .map(|origin| origin.trim_end_matches('/').to_owned())
         };
         until("http://127.0.0.1:", || origin().is_some()).await;
         origin().unwrap()
@@ -180,7 +221,10 @@ impl Drop for Stderr {
         if std::thread::panicking() {
             let text = self.text();
             let lines: Vec<_> = text.lines().collect();
-            eprintln!("the last of its stderr:\n{}", lines[lines.len().saturating_sub(20)..].join("\n"));
+            eprintln!(
+                "the last of its stderr:\n{}",
+                lines[lines.len().saturating_sub(20)..].join("\n")
+            );
         }
         let _ = std::fs::remove_file(&self.0);
     }
@@ -222,7 +266,10 @@ async fn until(what: &str, holds: impl Fn() -> bool) {
 fn check_installation() {
     for folder in ["servers", "py", "py-old"] {
         let stamp = Path::new(ROOT).join("target").join(folder).join(".installed");
-        assert!(stamp.exists(), "target/{folder} is missing; run tests/servers/install first");
+        assert!(
+            stamp.exists(),
+            "target/{folder} is missing; run tests/servers/install first"
+        );
     }
 }
 

@@ -58,25 +58,60 @@ pub(crate) struct Sample {
 
 pub(crate) const ROWS: [Row; 13] = [
     Row::legacy("everything", Kind::Everything, &["node", EVERYTHING, "stdio"]),
-    Row::legacy("everything-http", Kind::Everything, &["node", "--import", LOOPBACK, EVERYTHING, "streamableHttp"])
-        .http(),
+    Row::legacy(
+        "everything-http",
+        Kind::Everything,
+        &["node", "--import", LOOPBACK, EVERYTHING, "streamableHttp"],
+    )
+    .http(),
     Row::modern("time", Kind::Time, &["target/py/bin/mcp-server-time"]),
     Row::legacy("time-old", Kind::OldTime, &["target/py-old/bin/mcp-server-time"]),
     Row::modern("py", Kind::Python, &[PYTHON, FIXTURE_PY, "stdio"]),
-    Row::modern("py-http", Kind::Python, &[PYTHON, FIXTURE_PY, "streamable-http", "0"]).http(),
-    Row::modern("py-http-json", Kind::Python, &[PYTHON, FIXTURE_PY, "streamable-http", "0", "json"]).http(),
-    Row::legacy("py-http-legacy", Kind::Python, &[PYTHON, FIXTURE_PY, "streamable-http", "0"]).http().pinned(),
+    Row::modern(
+        "py-http",
+        Kind::Python,
+        &[PYTHON, FIXTURE_PY, "streamable-http", "0"],
+    )
+    .http(),
+    Row::modern(
+        "py-http-json",
+        Kind::Python,
+        &[PYTHON, FIXTURE_PY, "streamable-http", "0", "json"],
+    )
+    .http(),
+    Row::legacy(
+        "py-http-legacy",
+        Kind::Python,
+        &[PYTHON, FIXTURE_PY, "streamable-http", "0"],
+    )
+    .http()
+    .pinned(),
     Row::modern("ts", Kind::TypeScript, &["node", FIXTURE_MJS, "stdio"]),
-    Row::modern("ts-reject", Kind::TypeScript, &["node", FIXTURE_MJS, "stdio", "reject"]),
-    Row::modern("ts-http", Kind::TypeScript, &["node", "--import", LOOPBACK, FIXTURE_MJS, "http", "0"]).http(),
-    Row::modern("ts-http-reject", Kind::TypeScript, &["node", "--import", LOOPBACK, FIXTURE_MJS, "http", "0", "reject"])
-        .http(),
+    Row::modern(
+        "ts-reject",
+        Kind::TypeScript,
+        &["node", FIXTURE_MJS, "stdio", "reject"],
+    ),
+    Row::modern(
+        "ts-http",
+        Kind::TypeScript,
+        &["node", "--import", LOOPBACK, FIXTURE_MJS, "http", "0"],
+    )
+    .http(),
+    Row::modern(
+        "ts-http-reject",
+        Kind::TypeScript,
+        &["node", "--import", LOOPBACK, FIXTURE_MJS, "http", "0", "reject"],
+    )
+    .http(),
     Row::legacy("ts-legacy", Kind::TypeScript, &["node", FIXTURE_MJS, "stdio"]).pinned(),
 ];
 
 /// The row of this name.
 pub(crate) fn row(name: &str) -> Row {
-    ROWS.into_iter().find(|row| row.name == name).expect("a row of the table")
+    ROWS.into_iter()
+        .find(|row| row.name == name)
+        .expect("a row of the table")
 }
 
 impl Row {
@@ -97,19 +132,35 @@ impl Row {
 
     const fn modern(name: &'static str, kind: Kind, command: &'static [&'static str]) -> Self {
         let (transport, era) = (Transport::Stdio, EraChoice::Auto);
-        Self { name, command, transport, era, revision: Revision::V2026_07_28, kind }
+        Self {
+            name,
+            command,
+            transport,
+            era,
+            revision: Revision::V2026_07_28,
+            kind,
+        }
     }
 
     const fn legacy(name: &'static str, kind: Kind, command: &'static [&'static str]) -> Self {
-        Self { revision: Revision::V2025_11_25, ..Self::modern(name, kind, command) }
+        Self {
+            revision: Revision::V2025_11_25,
+            ..Self::modern(name, kind, command)
+        }
     }
 
     const fn http(self) -> Self {
-        Self { transport: Transport::Http, ..self }
+        Self {
+            transport: Transport::Http,
+            ..self
+        }
     }
 
     const fn pinned(self) -> Self {
-        Self { era: EraChoice::Legacy, ..self }
+        Self {
+            era: EraChoice::Legacy,
+            ..self
+        }
     }
 }
 
@@ -127,7 +178,12 @@ impl Kind {
     /// Some of the tools that it lists.
     pub(crate) fn tools(self) -> &'static [&'static str] {
         match self {
-            Self::Everything => &["echo", "get-sum", "get-structured-content", "trigger-long-running-operation"],
+            Self::Everything => &[
+                "echo",
+                "get-sum",
+                "get-structured-content",
+                "trigger-long-running-operation",
+            ],
             Self::Time | Self::OldTime => &["get_current_time", "convert_time"],
             Self::Python => &["add", "slow", "ask", "sample", "roots", "touch", "noisy"],
             Self::TypeScript => &["add", "slow", "ask", "region", "touch"],
@@ -149,12 +205,18 @@ impl Kind {
                 text: "T03:00:00+00:00",
                 structured: None,
             },
-            Self::Python => {
-                Sample { tool: "add", arguments: two_and_three, text: "5", structured: Some(json!({"result": 5})) }
-            }
-            Self::TypeScript => {
-                Sample { tool: "add", arguments: two_and_three, text: "5", structured: Some(json!({"sum": 5})) }
-            }
+            Self::Python => Sample {
+                tool: "add",
+                arguments: two_and_three,
+                text: "5",
+                structured: Some(json!({"result": 5})),
+            },
+            Self::TypeScript => Sample {
+                tool: "add",
+                arguments: two_and_three,
+                text: "5",
+                structured: Some(json!({"sum": 5})),
+            },
         }
     }
 
@@ -177,13 +239,15 @@ impl Kind {
     /// A tool that takes ten seconds.
     pub(crate) fn slow_tool(self) -> Option<(&'static str, Value)> {
         match self {
-            Self::Everything => Some(("trigger-long-running-operation", json!({"duration": 10, "steps": 100}))),
+            Self::Everything => Some((
+                "trigger-long-running-operation",
+                json!({"duration": 10, "steps": 100}),
+            )),
             Self::Python => Some(("slow", json!({"steps": 100, "delay_ms": 100}))),
             Self::TypeScript => Some(("slow", json!({"steps": 100, "delayMs": 100}))),
             Self::Time | Self::OldTime => None,
         }
     }
-
 }
 
 const EVERYTHING: &str = "target/servers/node_modules/@modelcontextprotocol/server-everything/dist/index.js";

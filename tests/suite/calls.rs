@@ -7,13 +7,18 @@ use serde_json::json;
 
 #[tokio::test]
 async fn a_call_is_answered_in_either_era() {
-    for (script, era) in
-        [(Script::modern().serve(), Era::Modern), (Script::legacy("2025-11-25").serve(), Era::Legacy)]
-    {
+    for (script, era) in [
+        (Script::modern().serve(), Era::Modern),
+        (Script::legacy("2025-11-25").serve(), Era::Legacy),
+    ] {
         let (config, _server) = in_memory(script);
         let (hub, client) = hub_of(config);
 
-        let result = client.call_tool("echo", json!({"text": "hello"})).timeout(secs(5)).await.unwrap();
+        let result = client
+            .call_tool("echo", json!({"text": "hello"}))
+            .timeout(secs(5))
+            .await
+            .unwrap();
 
         assert_eq!(result.text(), "hello");
         assert_eq!(client.view().era(), Some(era));

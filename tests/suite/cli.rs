@@ -89,7 +89,7 @@ async fn ls_shows_all_that_a_server_offers() {
     }
 }
 
-// PAG-01, PAG-06
+// PAG-01, PAG-02
 #[tokio::test]
 async fn ls_takes_all_pages_and_loses_nothing_of_what_cannot_be_read() {
     let one = json!({"name": "one", "inputSchema": {}, "vendor": [1]});
@@ -549,51 +549,48 @@ async fn input_that_cannot_be_given_has_a_status_of_its_own() {
 // CAN-01
 #[tokio::test]
 async fn interrupt_cancels_the_call_and_leaves_no_child() {
-    for (script, revision) in [
-        (Script::modern(), "modern"),
-        (Script::legacy("2025-11-25"), "legacy"),
-    ] {
-        let script = script
-            .expect("tools/call")
-            .expect("notifications/cancelled")
-            .read_and_ignore();
-        for (signal, exit) in [(Signal::INT, 130), (Signal::TERM, 143)] {
-            let server = StdioScript::new(&script).unwrap();
-            let folder = Folder::new();
-            let env: Value = server
-                .env()
-                .into_iter()
-                .map(|(key, value)| (key, value.into_string().unwrap()))
-                .collect();
-            let entry = json!({"command": server.program().to_str().unwrap(), "env": env});
-            let config = folder.file("mcp.json", &json!({"mcpServers": {"slow": entry}}).to_string());
+    let waiting = |script: Script| script.expect("tools/call").expect("notifications/cancelled");
+    let stubborn = waiting(Script::modern()).read_and_ignore();
+    let table = [
+        ("modern", waiting(Script::modern()), Signal::INT, 130),
+        ("legacy", waiting(Script::legacy("2025-11-25")), Signal::INT, 130),
+        ("polite", waiting(Script::modern()), Signal::TERM, 143),
+        ("a server that ignores its end", stubborn, Signal::INT, 130),
+    ];
+    for (row, script, signal, exit) in table {
+        let (server, folder) = (StdioScript::new(&script).unwrap(), Folder::new());
+        let env: Value = server
+            .env()
+            .into_iter()
+            .map(|(key, value)| (key, value.into_string().unwrap()))
+            .collect();
+        let entry = json!({"command": server.program().to_str().unwrap(), "env": env});
+        let config = folder.file("mcp.json", &json!({"mcpServers": {"slow": entry}}).to_string());
+        let heard = |method: &str| {
+            let transcript = server.transcript();
+            transcript.is_ok_and(|all| all.iter().any(|message| message["method"] == method))
+        };
 
-            let running = start(&["call", "slow", "echo", "--config", &config, "--json"], None);
-            let heard = |method: &str| {
-                server
-                    .transcript()
-                    .is_ok_and(|all| all.iter().any(|m| m["method"] == method))
-            };
-            eventually("the call is on the wire", || heard("tools/call")).await;
-            let asked = Instant::now();
-            kill_process(pid(&running), signal).unwrap();
-            let ended = end(running, &[]).await;
+        let running = start(&["call", "slow", "echo", "--config", &config, "--json"], None);
+        eventually("the call is on the wire", || heard("tools/call")).await;
+        kill_process(pid(&running), signal).unwrap();
+        let asked = Instant::now();
+        let ended = end(running, &[row]).await;
 
-            assert_eq!(ended.error_as_json(exit)["kind"], "interrupted", "{revision}");
-            assert!(
-                heard("notifications/cancelled"),
-                "{revision}: {:?}",
-                server.transcript()
-            );
-            assert!(asked.elapsed() < secs(8), "{revision}: {:?}", asked.elapsed());
-            let left: Vec<u32> = server
-                .starts()
-                .unwrap()
-                .into_iter()
-                .filter(|&pid| is_alive(pid))
-                .collect();
-            assert!(left.is_empty(), "{revision}: {left:?}");
-        }
+        assert_eq!(ended.error_as_json(exit)["kind"], "interrupted", "{row}");
+        assert!(
+            heard("notifications/cancelled"),
+            "{row}: {:?}",
+            server.transcript()
+        );
+        assert!(asked.elapsed() < secs(8), "{row}: {:?}", asked.elapsed());
+        let left: Vec<u32> = server
+            .starts()
+            .unwrap()
+            .into_iter()
+            .filter(|&pid| is_alive(pid))
+            .collect();
+        assert!(left.is_empty(), "{row}: {left:?}");
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::support::{
     assert_says, at_rest, end, eventually, hub_of, meanwhile, millis, processes, secs, shell, told,
 };
-use callboard::{CallErrorKind, Client, Delivery, Hub, ServerConfig, ServerState, Stage};
+use callboard::{CallError, CallErrorKind, Client, Delivery, Hub, ServerConfig, ServerState, Stage};
 use callboard_testkit::{Script, StdioScript, results};
 use serde_json::{Value, json};
 use std::future::IntoFuture;
@@ -786,7 +786,7 @@ async fn assert_echo(client: &Client, text: &str) {
 }
 
 #[track_caller]
-fn assert_timeout(error: &callboard::CallError, stage: Stage, delivery: Delivery) {
+fn assert_timeout(error: &CallError, stage: Stage, delivery: Delivery) {
     let found = match error.kind() {
         CallErrorKind::Timeout { stage, .. } => Some(*stage),
         _ => None,

@@ -12,7 +12,11 @@ const CALLS: usize = 10_000;
 
 async fn echo(client: &Client, index: usize) {
     let text = format!("call {index}");
-    let result = client.call_tool("echo", json!({ "text": text })).timeout(secs(60)).await.unwrap();
+    let result = client
+        .call_tool("echo", json!({ "text": text }))
+        .timeout(secs(60))
+        .await
+        .unwrap();
     assert_eq!(result.text(), text);
 }
 
@@ -24,18 +28,27 @@ async fn exercise(hub: &Hub, client: &Client) {
     for index in 0..CALLS {
         echo(client, index).await;
     }
-    stream::iter(0..CALLS).map(|index| echo(client, index)).buffer_unordered(256).collect::<Vec<()>>().await;
+    stream::iter(0..CALLS)
+        .map(|index| echo(client, index))
+        .buffer_unordered(256)
+        .collect::<Vec<()>>()
+        .await;
     let drops = stream::iter(0..1_000_u64).map(|index| async move {
         // Any mixture of moments will do, as long as it is the same in each run.
         let moment = Duration::from_micros(index.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32 & 0x3FF);
-        let call = client.call_tool("echo", json!({"text": "dropped"})).timeout(secs(60));
+        let call = client
+            .call_tool("echo", json!({"text": "dropped"}))
+            .timeout(secs(60));
         let _ = tokio::time::timeout(moment, call).await;
     });
     drops.buffer_unordered(64).collect::<Vec<()>>().await;
 
     at_rest(hub).await;
     let after = hub.counts();
-    assert_eq!((after.servers, after.connections, after.children), (before.servers, before.connections, before.children));
+    assert_eq!(
+        (after.servers, after.connections, after.children),
+        (before.servers, before.connections, before.children)
+    );
     assert_eq!(after.permits_free, before.permits_free);
     assert_eq!(client.view().restarts, 0);
     echo(client, 0).await;

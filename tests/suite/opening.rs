@@ -152,7 +152,10 @@ async fn process_without_common_ground_is_told() {
                 json!(["2026-07-28"]),
             ),
             &[DISCOVER, DISCOVER],
-            &["no protocol revision in common", "2026-07-28", "-32022"],
+            &[
+                "refused the opening",
+                "server/discover: error -32022, no such version; server/discover: error -32022",
+            ],
         ),
         (
             "-32022 without a list",

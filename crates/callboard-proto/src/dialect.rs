@@ -62,7 +62,11 @@ impl Dialect {
             Era::Modern => Some(modern::meta(revision, identity)),
             Era::Legacy => None,
         };
-        Self { revision, channel, meta }
+        Self {
+            revision,
+            channel,
+            meta,
+        }
     }
 
     /// The revision that was negotiated.
@@ -87,8 +91,15 @@ impl Dialect {
     #[must_use]
     pub fn send_meta(&self, method: &Method, params: &Params) -> SendMeta {
         let has_headers = self.channel == Channel::Http;
-        let name = if has_headers && self.era() == Era::Modern { params.target(method) } else { None };
-        SendMeta { name, ..self.plain_meta(Some(method.clone())) }
+        let name = if has_headers && self.era() == Era::Modern {
+            params.target(method)
+        } else {
+            None
+        };
+        SendMeta {
+            name,
+            ..self.plain_meta(Some(method.clone()))
+        }
     }
 
     /// What the headers of a notification or an answer need.
@@ -139,7 +150,10 @@ pub fn initialize(key: Key, revision: Revision, identity: &Identity) -> (Outgoin
 pub fn discover(key: Key, revision: Revision, channel: Channel, identity: &Identity) -> (Outgoing, SendMeta) {
     let dialect = Dialect::new(revision, channel, identity);
     let params = Params::default();
-    (dialect.request(key, &Method::DISCOVER, &params, false), dialect.send_meta(&Method::DISCOVER, &params))
+    (
+        dialect.request(key, &Method::DISCOVER, &params, false),
+        dialect.send_meta(&Method::DISCOVER, &params),
+    )
 }
 
 #[cfg(test)]
@@ -165,7 +179,11 @@ mod tests {
             (R::V2024_11_05, C::Pipe, W::Notify),
         ];
         for (revision, channel, way) in table {
-            assert_eq!(Dialect::new(revision, channel, &identity()).cancel_way(), way, "{revision} {channel:?}");
+            assert_eq!(
+                Dialect::new(revision, channel, &identity()).cancel_way(),
+                way,
+                "{revision} {channel:?}"
+            );
         }
     }
 
@@ -179,17 +197,31 @@ mod tests {
             (R::V2026_07_28, &call, T::Absent, V::Complete),
             (R::V2026_07_28, &call, T::Complete, V::Complete),
             (R::V2026_07_28, &call, T::InputRequired, V::InputRequired),
-            (R::V2026_07_28, &list, T::InputRequired, V::Invalid("input_required".into())),
+            (
+                R::V2026_07_28,
+                &list,
+                T::InputRequired,
+                V::Invalid("input_required".into()),
+            ),
             (R::V2026_07_28, &call, T::Task, V::Invalid("task".into())),
             (R::V2026_07_28, &call, other(), V::Invalid("x".into())),
             (R::V2025_11_25, &call, T::Absent, V::Complete),
             (R::V2025_11_25, &call, T::Complete, V::Complete),
-            (R::V2025_11_25, &call, T::InputRequired, V::Invalid("input_required".into())),
+            (
+                R::V2025_11_25,
+                &call,
+                T::InputRequired,
+                V::Invalid("input_required".into()),
+            ),
             (R::V2025_11_25, &call, other(), V::Complete),
         ];
         for (revision, method, found, verdict) in table {
             let dialect = Dialect::new(revision, Channel::Pipe, &identity());
-            assert_eq!(dialect.judge(method, &found), verdict, "{revision} {method} {found:?}");
+            assert_eq!(
+                dialect.judge(method, &found),
+                verdict,
+                "{revision} {method} {found:?}"
+            );
         }
     }
 
@@ -198,7 +230,12 @@ mod tests {
     fn headers_follow_revision_and_channel() {
         let params = Params::new(Bytes::from_static(br#"{"name":"add"}"#)).unwrap();
         let table = [
-            (Revision::V2026_07_28, Channel::Http, Some("2026-07-28"), Some("add")),
+            (
+                Revision::V2026_07_28,
+                Channel::Http,
+                Some("2026-07-28"),
+                Some("add"),
+            ),
             (Revision::V2026_07_28, Channel::Pipe, Some("2026-07-28"), None),
             (Revision::V2025_06_18, Channel::Http, Some("2025-06-18"), None),
             (Revision::V2025_03_26, Channel::Http, None, None),

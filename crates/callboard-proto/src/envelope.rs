@@ -55,9 +55,11 @@ impl CallerMeta {
 #[must_use]
 pub fn is_reserved(key: &str) -> bool {
     key == "progressToken"
-        || key
-            .split_once('/')
-            .is_some_and(|(prefix, _)| prefix.split('.').any(|label| label == "modelcontextprotocol" || label == "mcp"))
+        || key.split_once('/').is_some_and(|(prefix, _)| {
+            prefix
+                .split('.')
+                .any(|label| label == "modelcontextprotocol" || label == "mcp")
+        })
 }
 
 /// Params that are no JSON object.
@@ -87,20 +89,31 @@ impl Params {
         }
         let object = on_one_line(object);
         if memchr::memmem::find(&object, b"\"_meta\"").is_none() {
-            return Ok(Self { object, meta: CallerMeta::default() });
+            return Ok(Self {
+                object,
+                meta: CallerMeta::default(),
+            });
         }
-        let mut members: BTreeMap<String, &RawValue> = serde_json::from_slice(&object).map_err(|_| NotAnObject)?;
+        let mut members: BTreeMap<String, &RawValue> =
+            serde_json::from_slice(&object).map_err(|_| NotAnObject)?;
         let Some(theirs) = members.remove("_meta") else {
             // The text was found deeper inside.
-            return Ok(Self { object, meta: CallerMeta::default() });
+            return Ok(Self {
+                object,
+                meta: CallerMeta::default(),
+            });
         };
         let mut meta = CallerMeta::default();
-        let theirs: BTreeMap<String, &RawValue> = serde_json::from_str(theirs.get()).map_err(|_| NotAnObject)?;
+        let theirs: BTreeMap<String, &RawValue> =
+            serde_json::from_str(theirs.get()).map_err(|_| NotAnObject)?;
         for (key, value) in &theirs {
             meta.insert(key, value).map_err(|_| NotAnObject)?;
         }
         let object = serde_json::to_vec(&members).map_err(|_| NotAnObject)?;
-        Ok(Self { object: object.into(), meta })
+        Ok(Self {
+            object: object.into(),
+            meta,
+        })
     }
 
     /// The caller's `_meta`, to be added to.
@@ -126,7 +139,11 @@ impl Params {
             return None;
         }
         let named: Named = serde_json::from_slice(&self.object).ok()?;
-        if *method == Method::RESOURCES_READ { named.uri } else { named.name }
+        if *method == Method::RESOURCES_READ {
+            named.uri
+        } else {
+            named.name
+        }
     }
 
     fn members(&self) -> Bytes {
@@ -166,7 +183,8 @@ pub fn request(
     wants_progress: bool,
 ) -> Outgoing {
     let constant = constant.map_or(&b""[..], |meta| &meta.0[..]);
-    let mut prefix = BytesMut::with_capacity(96 + method.as_str().len() + constant.len() + params.meta.0.len());
+    let mut prefix =
+        BytesMut::with_capacity(96 + method.as_str().len() + constant.len() + params.meta.0.len());
     prefix.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
     push_number(&mut prefix, key);
     push_method(&mut prefix, method);
@@ -174,10 +192,18 @@ pub fn request(
     let has_meta = !constant.is_empty() || wants_progress || !params.meta.is_empty();
     if !has_meta {
         if params.object.is_empty() {
-            return Outgoing { prefix: prefix.freeze(), params: Bytes::new(), suffix: "}" };
+            return Outgoing {
+                prefix: prefix.freeze(),
+                params: Bytes::new(),
+                suffix: "}",
+            };
         }
         prefix.extend_from_slice(b",\"params\":");
-        return Outgoing { prefix: prefix.freeze(), params: params.object.clone(), suffix: "}" };
+        return Outgoing {
+            prefix: prefix.freeze(),
+            params: params.object.clone(),
+            suffix: "}",
+        };
     }
 
     prefix.extend_from_slice(b",\"params\":{\"_meta\":{");
@@ -201,12 +227,20 @@ pub fn request(
 
     let members = params.members();
     if members.is_empty() {
-        return Outgoing { prefix: prefix.freeze(), params: Bytes::new(), suffix: "}}" };
+        return Outgoing {
+            prefix: prefix.freeze(),
+            params: Bytes::new(),
+            suffix: "}}",
+        };
     }
     if members.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'}') {
         prefix.extend_from_slice(b",");
     }
-    Outgoing { prefix: prefix.freeze(), params: members, suffix: "}" }
+    Outgoing {
+        prefix: prefix.freeze(),
+        params: members,
+        suffix: "}",
+    }
 }
 
 /// A notification; `params` is an object or empty.
@@ -218,7 +252,11 @@ pub fn notification(method: &Method, params: &Bytes) -> Outgoing {
     if !params.is_empty() {
         prefix.extend_from_slice(b",\"params\":");
     }
-    Outgoing { prefix: prefix.freeze(), params: params.clone(), suffix: "}" }
+    Outgoing {
+        prefix: prefix.freeze(),
+        params: params.clone(),
+        suffix: "}",
+    }
 }
 
 /// An answer to a request of the server (legacy era only, RPC-06).
@@ -244,7 +282,11 @@ pub fn answer(id: &RequestId, answer: Result<&Bytes, &ErrorObject>) -> Outgoing 
             Bytes::new()
         }
     };
-    Outgoing { prefix: prefix.into(), params, suffix: "}" }
+    Outgoing {
+        prefix: prefix.into(),
+        params,
+        suffix: "}",
+    }
 }
 
 /// A raw line end can only be blank space between tokens: inside a string JSON does not allow one. Over stdio
@@ -253,7 +295,16 @@ fn on_one_line(object: Bytes) -> Bytes {
     if memchr::memchr2(b'\n', b'\r', &object).is_none() {
         return object;
     }
-    object.iter().map(|&byte| if byte == b'\n' || byte == b'\r' { b' ' } else { byte }).collect()
+    object
+        .iter()
+        .map(|&byte| {
+            if byte == b'\n' || byte == b'\r' {
+                b' '
+            } else {
+                byte
+            }
+        })
+        .collect()
 }
 
 fn push_number(buffer: &mut BytesMut, number: u64) {
@@ -274,7 +325,10 @@ fn push_number(buffer: &mut BytesMut, number: u64) {
 fn push_method(buffer: &mut BytesMut, method: &Method) {
     buffer.extend_from_slice(b",\"method\":");
     let name = method.as_str();
-    if name.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"' && byte != b'\\') {
+    if name
+        .bytes()
+        .all(|byte| byte.is_ascii_graphic() && byte != b'"' && byte != b'\\')
+    {
         buffer.extend_from_slice(b"\"");
         buffer.extend_from_slice(name.as_bytes());
         buffer.extend_from_slice(b"\"");
@@ -331,13 +385,22 @@ mod tests {
     #[test]
     fn a_request_without_params_has_no_params_member_in_the_legacy_era() {
         let message = request(3, &Method::PING, &Params::default(), None, false);
-        assert_eq!(read(&message), json!({"jsonrpc": "2.0", "id": 3, "method": "ping"}));
+        assert_eq!(
+            read(&message),
+            json!({"jsonrpc": "2.0", "id": 3, "method": "ping"})
+        );
 
         let with_token = request(3, &Method::PING, &Params::default(), None, true);
-        assert_eq!(read(&with_token)["params"], json!({"_meta": {"progressToken": 3}}));
+        assert_eq!(
+            read(&with_token)["params"],
+            json!({"_meta": {"progressToken": 3}})
+        );
 
         let spaced = Params::new(Bytes::from_static(b"{ }")).unwrap();
-        assert_eq!(read(&request(3, &Method::PING, &spaced, None, true))["params"], json!({"_meta": {"progressToken": 3}}));
+        assert_eq!(
+            read(&request(3, &Method::PING, &spaced, None, true))["params"],
+            json!({"_meta": {"progressToken": 3}})
+        );
     }
 
     // MET-08
@@ -377,7 +440,10 @@ mod tests {
     #[test]
     fn params_that_are_no_object_are_refused() {
         for text in ["[1]", "1", "null", "\"{}\"", "{\"_meta\":{}"] {
-            assert!(Params::new(Bytes::from_static(text.as_bytes())).is_err(), "{text}");
+            assert!(
+                Params::new(Bytes::from_static(text.as_bytes())).is_err(),
+                "{text}"
+            );
         }
     }
 
@@ -385,11 +451,21 @@ mod tests {
     fn answers_keep_the_type_of_the_id() {
         let result = Bytes::from_static(b"{}");
         let message = answer(&RequestId::String("1\"".into()), Ok(&result));
-        assert_eq!(read(&message), json!({"jsonrpc": "2.0", "id": "1\"", "result": {}}));
+        assert_eq!(
+            read(&message),
+            json!({"jsonrpc": "2.0", "id": "1\"", "result": {}})
+        );
 
-        let error = ErrorObject { code: -32601, message: "no \"x\"".into(), data: None };
+        let error = ErrorObject {
+            code: -32601,
+            message: "no \"x\"".into(),
+            data: None,
+        };
         let message = answer(&RequestId::Number(-4), Err(&error));
-        assert_eq!(read(&message), json!({"jsonrpc": "2.0", "id": -4, "error": {"code": -32601, "message": "no \"x\""}}));
+        assert_eq!(
+            read(&message),
+            json!({"jsonrpc": "2.0", "id": -4, "error": {"code": -32601, "message": "no \"x\""}})
+        );
     }
 
     #[test]

@@ -65,8 +65,9 @@ pub struct OpeningConfig {
     pub total_limit: Duration,
     /// When the first process was started; a restarted one shares its time.
     pub started: Instant,
-    /// This process replaces one that ended during the opening: `initialize` is sent without a probe.
-    pub restarted: bool,
+    /// This process replaces one that ended during the opening, after these attempts: `initialize` is sent
+    /// without a probe.
+    pub restarted_after: Option<Vec<Attempt>>,
 }
 
 /// A request of the opening.
@@ -148,8 +149,8 @@ pub enum Step {
     Ask(Ask),
     /// The era is known. In the legacy era `notifications/initialized` goes out first.
     Opened(Opened),
-    /// Start a new process and open it with `restarted`; not a crash (ERA-18).
-    Restart,
+    /// Start a new process and open it with `restarted_after` these attempts; not a crash (ERA-18).
+    Restart(Vec<Attempt>),
     /// It cannot be opened.
     Fail(OpeningFailure),
 }
@@ -217,13 +218,17 @@ pub enum OpeningFailureKind {
         theirs: Vec<String>,
     },
     /// The server does not answer as a modern one, and the configuration pins the modern era.
-    #[error("the server does not answer as one of the modern era, which the configuration pins; allow the legacy era")]
+    #[error(
+        "the server does not answer as one of the modern era, which the configuration pins; allow the legacy era"
+    )]
     NotModern,
     /// The server refused to be opened.
     #[error("the server refused the opening")]
     Refused,
     /// HTTP 401: credentials are missing or not accepted.
-    #[error("the server demands authorization (401); give credentials, for example an `Authorization` header")]
+    #[error(
+        "the server demands authorization (401); give credentials, for example an `Authorization` header"
+    )]
     Unauthorized,
     /// HTTP 403.
     #[error("the server forbids access (403); check the credentials and the URL")]
@@ -252,7 +257,9 @@ impl OpeningFailureKind {
         match self {
             Self::Unauthorized | Self::Forbidden | Self::NotMcp => true,
             Self::NoSharedRevision { .. } | Self::ExcludedEra { .. } => true,
-            Self::Down(down) => matches!(down, Down::Start(failure) if !matches!(failure, StartFailure::Other(_))),
+            Self::Down(down) => {
+                matches!(down, Down::Start(failure) if !matches!(failure, StartFailure::Other(_)))
+            }
             // An error may pass, and a server that has it may answer as a modern one then.
             Self::NotModern | Self::Refused => false,
             Self::Unavailable(_) | Self::NoAnswer(_) | Self::Unreachable => false,
@@ -264,7 +271,12 @@ impl fmt::Display for Stray {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Junk(reason) => write!(f, "something that is no message ({reason})"),
-            Self::Error(error) => write!(f, "error {} without an id, {}", error.code, shortened(&error.message)),
+            Self::Error(error) => write!(
+                f,
+                "error {} without an id, {}",
+                error.code,
+                shortened(&error.message)
+            ),
             Self::Answer(id) => write!(f, "an answer to the unknown id {id}"),
         }
     }
@@ -277,7 +289,11 @@ impl fmt::Display for OpeningFailure {
             let joint = if index == 0 { " (" } else { "; " };
             write!(f, "{joint}{method}: {outcome}")?;
         }
-        if self.attempts.is_empty() { Ok(()) } else { f.write_str(")") }
+        if self.attempts.is_empty() {
+            Ok(())
+        } else {
+            f.write_str(")")
+        }
     }
 }
 
@@ -316,7 +332,10 @@ enum Probe {
     /// Its limit passed; an answer may still come.
     Open,
     /// A modern answer came late.
-    Late { supported: Vec<String>, result: Option<Bytes> },
+    Late {
+        supported: Vec<String>,
+        result: Option<Bytes>,
+    },
 }
 
 impl Opening {
@@ -327,9 +346,9 @@ impl Opening {
     #[must_use]
     pub fn new(config: OpeningConfig) -> Self {
         Self {
+            attempts: config.restarted_after.clone().unwrap_or_default(),
             config,
             state: State::Idle,
-            attempts: Vec::new(),
             renegotiations: 0,
             reoffered: false,
             slow: false,
@@ -359,7 +378,11 @@ impl Opening {
     /// Of several the first is kept, though a message tells more than junk, which may be a mere greeting.
     pub fn note_stray(&mut self, stray: Stray) {
         let is_junk = |stray: &Stray| matches!(stray, Stray::Junk(_));
-        if self.stray.as_ref().is_none_or(|first| is_junk(first) && !is_junk(&stray)) {
+        if self
+            .stray
+            .as_ref()
+            .is_none_or(|first| is_junk(first) && !is_junk(&stray))
+        {
             self.stray = Some(stray);
         }
     }
@@ -392,9 +415,15 @@ impl Opening {
         let legacy = match self.config.era {
             EraChoice::Legacy => true,
             EraChoice::Modern => false,
-            EraChoice::Auto => self.config.restarted || self.config.known.era == Some(Era::Legacy),
+            EraChoice::Auto => {
+                self.config.restarted_after.is_some() || self.config.known.era == Some(Era::Legacy)
+            }
         };
-        if legacy { self.initialize(Revision::NEWEST_LEGACY, Probe::Closed, now) } else { self.probe(Revision::NEWEST_MODERN, now) }
+        if legacy {
+            self.initialize(Revision::NEWEST_LEGACY, Probe::Closed, now)
+        } else {
+            self.probe(Revision::NEWEST_MODERN, now)
+        }
     }
 
     fn probe(&mut self, revision: Revision, now: Instant) -> Step {
@@ -449,10 +478,16 @@ impl Opening {
                 _ => self.initialize(Revision::NEWEST_LEGACY, Probe::Closed, now),
             },
             // ERA-13: no verdict.
-            Reply::Status(status) if is_transient(status) => self.fail(OpeningFailureKind::Unavailable(status)),
+            Reply::Status(status) if is_transient(status) => {
+                self.fail(OpeningFailureKind::Unavailable(status))
+            }
             // Where nothing else is tried, these tell more than the era.
-            Reply::Status(401) if self.config.era == EraChoice::Modern => self.fail(OpeningFailureKind::Unauthorized),
-            Reply::Status(403) if self.config.era == EraChoice::Modern => self.fail(OpeningFailureKind::Forbidden),
+            Reply::Status(401) if self.config.era == EraChoice::Modern => {
+                self.fail(OpeningFailureKind::Unauthorized)
+            }
+            Reply::Status(403) if self.config.era == EraChoice::Modern => {
+                self.fail(OpeningFailureKind::Forbidden)
+            }
             // ERA-08. Nothing can be authorized here, so 401 and 403 are tried as any other 4xx, once.
             Reply::Status(400..500) => self.initialize(Revision::NEWEST_LEGACY, Probe::Closed, now),
             Reply::Status(_) | Reply::Unusable(_) => self.fail(OpeningFailureKind::NotMcp),
@@ -464,7 +499,11 @@ impl Opening {
     fn version_refused(&mut self, error: &ErrorObject, now: Instant) -> Step {
         let theirs = supported_in(error).unwrap_or_default();
         if self.renegotiations > 0 {
-            return self.fail(OpeningFailureKind::NoSharedRevision { theirs });
+            return self.fail(match Revision::pick(strs(&theirs), Some(Era::Modern)) {
+                // It names what it has just refused.
+                Some(_) => OpeningFailureKind::Refused,
+                None => OpeningFailureKind::NoSharedRevision { theirs },
+            });
         }
         self.renegotiations += 1;
         match Revision::pick(strs(&theirs), Some(Era::Modern)) {
@@ -483,9 +522,10 @@ impl Opening {
     /// A server that lists legacy revisions alone is used by the handshake of the newest of them.
     fn only_legacy_shared(&mut self, theirs: Vec<String>, now: Instant) -> Step {
         match Revision::pick(strs(&theirs), Some(Era::Legacy)) {
-            Some(_) if self.config.era == EraChoice::Modern => {
-                self.fail(OpeningFailureKind::ExcludedEra { pinned: Era::Modern, theirs })
-            }
+            Some(_) if self.config.era == EraChoice::Modern => self.fail(OpeningFailureKind::ExcludedEra {
+                pinned: Era::Modern,
+                theirs,
+            }),
             Some(revision) => self.initialize(revision, Probe::Closed, now),
             None => self.fail(OpeningFailureKind::NoSharedRevision { theirs }),
         }
@@ -512,17 +552,21 @@ impl Opening {
 
     /// ERA-16: decides nothing by itself, but tells what an error for `initialize` will mean.
     fn late_probe_answer(&mut self, reply: Reply, now: Instant) -> Step {
-        let State::Initializing { until, probe } = &mut self.state else { return Step::Wait };
+        let State::Initializing { until, probe } = &mut self.state else {
+            return Step::Wait;
+        };
         if !matches!(probe, Probe::Open) {
             return Step::Wait;
         }
         let late = match reply {
-            Reply::Result(result) => {
-                supported_versions(&result).map(|supported| Probe::Late { supported, result: Some(result) })
-            }
-            Reply::Error(error, _) if error.code == UNSUPPORTED_VERSION => {
-                Some(Probe::Late { supported: supported_in(&error).unwrap_or_default(), result: None })
-            }
+            Reply::Result(result) => supported_versions(&result).map(|supported| Probe::Late {
+                supported,
+                result: Some(result),
+            }),
+            Reply::Error(error, _) if error.code == UNSUPPORTED_VERSION => Some(Probe::Late {
+                supported: supported_in(&error).unwrap_or_default(),
+                result: None,
+            }),
             Reply::Error(..) | Reply::Status(_) | Reply::Unusable(_) | Reply::Failed(_) => None,
         };
         match late {
@@ -542,7 +586,9 @@ impl Opening {
             Reply::Error(error, status) => self.initialize_refused(&error, status, now),
             Reply::Status(401) => self.fail(OpeningFailureKind::Unauthorized),
             Reply::Status(403) => self.fail(OpeningFailureKind::Forbidden),
-            Reply::Status(status) if is_transient(status) => self.fail(OpeningFailureKind::Unavailable(status)),
+            Reply::Status(status) if is_transient(status) => {
+                self.fail(OpeningFailureKind::Unavailable(status))
+            }
             Reply::Status(_) | Reply::Unusable(_) => self.fail(OpeningFailureKind::NotMcp),
             Reply::Failed(_) => self.fail(OpeningFailureKind::Unreachable),
         }
@@ -560,12 +606,18 @@ impl Opening {
         };
         match protocol_version.parse::<Revision>() {
             Ok(revision) if revision.era() == Era::Legacy => self.opened(revision, Some(result)),
-            _ => self.fail(OpeningFailureKind::NoSharedRevision { theirs: vec![protocol_version] }),
+            _ => self.fail(OpeningFailureKind::NoSharedRevision {
+                theirs: vec![protocol_version],
+            }),
         }
     }
 
     fn initialize_refused(&mut self, error: &ErrorObject, status: Option<u16>, now: Instant) -> Step {
-        if let State::Initializing { probe: Probe::Late { supported, result }, .. } = &self.state {
+        if let State::Initializing {
+            probe: Probe::Late { supported, result },
+            ..
+        } = &self.state
+        {
             let (supported, result) = (supported.clone(), result.clone());
             return self.choose_modern(supported, result);
         }
@@ -576,7 +628,10 @@ impl Opening {
         {
             let theirs = theirs.clone();
             return match self.config.era {
-                EraChoice::Legacy => self.fail(OpeningFailureKind::ExcludedEra { pinned: Era::Legacy, theirs }),
+                EraChoice::Legacy => self.fail(OpeningFailureKind::ExcludedEra {
+                    pinned: Era::Legacy,
+                    theirs,
+                }),
                 EraChoice::Auto | EraChoice::Modern => self.choose_modern(theirs, None),
             };
         }
@@ -606,7 +661,11 @@ impl Opening {
     }
 
     fn initialize_unanswered(&mut self) -> Step {
-        if let State::Initializing { probe: Probe::Late { supported, result }, .. } = &self.state {
+        if let State::Initializing {
+            probe: Probe::Late { supported, result },
+            ..
+        } = &self.state
+        {
             let (supported, result) = (supported.clone(), result.clone());
             return self.choose_modern(supported, result);
         }
@@ -626,26 +685,42 @@ impl Opening {
     }
 
     fn probe_was_left_open(&self) -> bool {
-        matches!(self.state, State::Initializing { probe: Probe::Open | Probe::Late { .. }, .. })
+        matches!(
+            self.state,
+            State::Initializing {
+                probe: Probe::Open | Probe::Late { .. },
+                ..
+            }
+        )
     }
 
     fn may_restart(&self) -> bool {
-        self.config.channel == Channel::Pipe && self.config.era == EraChoice::Auto && !self.config.restarted
+        self.config.channel == Channel::Pipe
+            && self.config.era == EraChoice::Auto
+            && self.config.restarted_after.is_none()
     }
 
     fn restart(&mut self) -> Step {
         self.state = State::Settled;
-        Step::Restart
+        Step::Restart(std::mem::take(&mut self.attempts))
     }
 
     fn opened(&mut self, revision: Revision, result: Option<Bytes>) -> Step {
         self.state = State::Settled;
-        Step::Opened(Opened { revision, result, slow: self.slow, attempts: std::mem::take(&mut self.attempts) })
+        Step::Opened(Opened {
+            revision,
+            result,
+            slow: self.slow,
+            attempts: std::mem::take(&mut self.attempts),
+        })
     }
 
     fn fail(&mut self, kind: OpeningFailureKind) -> Step {
         self.state = State::Settled;
-        Step::Fail(OpeningFailure { attempts: std::mem::take(&mut self.attempts), kind })
+        Step::Fail(OpeningFailure {
+            attempts: std::mem::take(&mut self.attempts),
+            kind,
+        })
     }
 
     fn attempted(&mut self, method: &Method, reply: &Reply) {
@@ -653,7 +728,11 @@ impl Opening {
             Reply::Result(_) => "a result".to_owned(),
             Reply::Error(error, None) => format!("error {}, {}", error.code, shortened(&error.message)),
             Reply::Error(error, Some(status)) => {
-                format!("HTTP status {status}, error {}, {}", error.code, shortened(&error.message))
+                format!(
+                    "HTTP status {status}, error {}, {}",
+                    error.code,
+                    shortened(&error.message)
+                )
             }
             Reply::Status(status) => format!("HTTP status {status}"),
             Reply::Unusable(text) | Reply::Failed(text) => text.clone(),
@@ -670,7 +749,11 @@ impl Opening {
     }
 
     fn attempt(&mut self, method: Method, outcome: String) {
-        self.attempts.push(Attempt { method, outcome, after: self.elapsed });
+        self.attempts.push(Attempt {
+            method,
+            outcome,
+            after: self.elapsed,
+        });
     }
 }
 
@@ -697,7 +780,9 @@ fn supported_versions(result: &Bytes) -> Option<Vec<String>> {
     struct Discovered {
         supported_versions: Vec<String>,
     }
-    serde_json::from_slice::<Discovered>(result).ok().map(|found| found.supported_versions)
+    serde_json::from_slice::<Discovered>(result)
+        .ok()
+        .map(|found| found.supported_versions)
 }
 
 /// `data.supported` of a version error: an array of strings, or nothing to go by.
@@ -706,7 +791,9 @@ fn supported_in(error: &ErrorObject) -> Option<Vec<String>> {
     struct Data {
         supported: Vec<String>,
     }
-    serde_json::from_slice::<Data>(error.data.as_ref()?).ok().map(|data| data.supported)
+    serde_json::from_slice::<Data>(error.data.as_ref()?)
+        .ok()
+        .map(|data| data.supported)
 }
 
 fn has_result_type(result: &Bytes) -> bool {
@@ -725,12 +812,24 @@ fn strs(list: &[String]) -> impl Iterator<Item = &str> {
 
 /// A server's own words in an error of ours: one line, at most 200 characters.
 fn shortened(text: &str) -> String {
-    let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(200).collect();
-    if line.is_empty() { "no message".to_owned() } else { line }
+    let line: String = text
+        .chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .take(200)
+        .collect();
+    if line.is_empty() {
+        "no message".to_owned()
+    } else {
+        line
+    }
 }
 
 fn list(versions: &[String]) -> String {
-    if versions.is_empty() { "none that it named".to_owned() } else { shortened(&versions.join(", ")) }
+    if versions.is_empty() {
+        "none that it named".to_owned()
+    } else {
+        shortened(&versions.join(", "))
+    }
 }
 
 fn ours() -> String {

@@ -17,7 +17,10 @@ use crate::dialect::{self, CancelWay, Dialect, Identity, Verdict};
 use crate::envelope::{self, Params};
 use crate::frame::{ErrorObject, Frame, Junk, RequestId, ResultType};
 use crate::method::Method;
-use crate::negotiate::{self, Ask, Input, METHOD_NOT_FOUND, Opened, Opening, OpeningConfig, OpeningFailure, Reply, Step, Stray};
+use crate::negotiate::{
+    self, Ask, Attempt, Input, METHOD_NOT_FOUND, Opened, Opening, OpeningConfig, OpeningFailure, Reply, Step,
+    Stray,
+};
 use crate::wire::{Command, Down, Ended, Event, Key, Origin, Outgoing, Refusal, SendMeta};
 use bytes::Bytes;
 use std::collections::{HashMap, VecDeque};
@@ -160,7 +163,7 @@ pub enum End {
     /// Its opening failed.
     NotOpened(OpeningFailure),
     /// The opening wants a new process, which is opened without a probe.
-    Reopen,
+    Reopen(Vec<Attempt>),
     /// The transport went down after the opening.
     Lost(Down),
 }
@@ -221,7 +224,13 @@ impl<W> Protocol<W> {
     #[must_use]
     pub fn new(config: Config) -> Self {
         let machine = Opening::new(config.opening.clone());
-        let opening = OpeningPhase { machine, used: 0, discover: None, initialize: None, pings: Vec::new() };
+        let opening = OpeningPhase {
+            machine,
+            used: 0,
+            discover: None,
+            initialize: None,
+            pings: Vec::new(),
+        };
         Self {
             config,
             phase: Phase::Opening(Box::new(opening)),
@@ -234,14 +243,31 @@ impl<W> Protocol<W> {
 
     /// Puts a request on the wire. Where the connection is not open its waiter comes back at once.
     pub fn handle_submit(&mut self, submission: Submission<W>) {
-        let Submission { key, method, params, wants_progress, waiter } = submission;
+        let Submission {
+            key,
+            method,
+            params,
+            wants_progress,
+            waiter,
+        } = submission;
         let Phase::Ready(dialect) = &self.phase else {
-            self.effects.push_back(Effect::Settle { waiter, outcome: Outcome::Down(Down::Closed) });
+            self.effects.push_back(Effect::Settle {
+                waiter,
+                outcome: Outcome::Down(Down::Closed),
+            });
             return;
         };
         let message = dialect.request(key, &method, &params, wants_progress);
         let meta = dialect.send_meta(&method, &params);
-        self.table.insert(key, Entry { method, wants_progress, strange: None, state: EntryState::Waiting(waiter) });
+        self.table.insert(
+            key,
+            Entry {
+                method,
+                wants_progress,
+                strange: None,
+                state: EntryState::Waiting(waiter),
+            },
+        );
         self.highest = self.highest.max(key);
         self.send(Some(key), message, meta);
     }
@@ -256,7 +282,9 @@ impl<W> Protocol<W> {
             return;
         };
         let way = dialect.cancel_way();
-        let Some(entry) = self.table.get_mut(&key) else { return };
+        let Some(entry) = self.table.get_mut(&key) else {
+            return;
+        };
         if !matches!(entry.state, EntryState::Waiting(_)) {
             return;
         }
@@ -359,20 +387,37 @@ impl<W> Protocol<W> {
 
     fn handle_frame(&mut self, origin: Origin, frame: Frame, now: Instant) {
         match frame {
-            Frame::Result { id, result, result_type } => self.handle_result(origin, id, result, &result_type, now),
+            Frame::Result {
+                id,
+                result,
+                result_type,
+            } => self.handle_result(origin, id, result, &result_type, now),
             Frame::Error { id, error } => self.handle_error(origin, id, error, now),
             Frame::Notification { method, params } => self.handle_notification(method, params),
             Frame::Request { id, method, .. } => self.handle_request(id, method),
         }
     }
 
-    fn handle_result(&mut self, origin: Origin, id: RequestId, result: Bytes, result_type: &ResultType, now: Instant) {
+    fn handle_result(
+        &mut self,
+        origin: Origin,
+        id: RequestId,
+        result: Bytes,
+        result_type: &ResultType,
+        now: Instant,
+    ) {
         if let Some(input) = self.opening_answer(&id, Reply::Result(result.clone())) {
             return self.opening_input(input, now);
         }
-        let Some(key) = self.waiting_key(&id) else { return self.unexpected_answer(origin, id) };
-        let Some((method, waiter)) = self.take(key) else { return };
-        let Phase::Ready(dialect) = &self.phase else { return };
+        let Some(key) = self.waiting_key(&id) else {
+            return self.unexpected_answer(origin, id);
+        };
+        let Some((method, waiter)) = self.take(key) else {
+            return;
+        };
+        let Phase::Ready(dialect) = &self.phase else {
+            return;
+        };
         let outcome = match dialect.judge(&method, result_type) {
             Verdict::Complete => Outcome::Result(result),
             Verdict::InputRequired => Outcome::InputRequired(result),
@@ -395,7 +440,9 @@ impl<W> Protocol<W> {
         if let Some(input) = self.opening_answer(&id, Reply::Error(error.clone(), None)) {
             return self.opening_input(input, now);
         }
-        let Some(key) = self.waiting_key(&id) else { return self.unexpected_answer(origin, id) };
+        let Some(key) = self.waiting_key(&id) else {
+            return self.unexpected_answer(origin, id);
+        };
         self.settle(key, Outcome::Error(error));
     }
 
@@ -424,7 +471,8 @@ impl<W> Protocol<W> {
                 return;
             }
             Phase::Ready(dialect) if !dialect.answers_requests() => {
-                self.effects.push_back(Effect::Odd(Oddity::ForbiddenRequest(method)));
+                self.effects
+                    .push_back(Effect::Odd(Oddity::ForbiddenRequest(method)));
                 return;
             }
             Phase::Opening(_) | Phase::Ready(_) => {}
@@ -443,7 +491,14 @@ impl<W> Protocol<W> {
             Ok(()) => envelope::answer(id, Ok(&Bytes::from_static(b"{}"))),
             Err(method) => {
                 let message = format!("this client does not offer {method}");
-                envelope::answer(id, Err(&ErrorObject { code: METHOD_NOT_FOUND, message, data: None }))
+                envelope::answer(
+                    id,
+                    Err(&ErrorObject {
+                        code: METHOD_NOT_FOUND,
+                        message,
+                        data: None,
+                    }),
+                )
             }
         };
         let meta = self.legacy_meta(None);
@@ -482,7 +537,9 @@ impl<W> Protocol<W> {
         if let Some(input) = self.opening_answer(&id, opening_reply(&how)) {
             return self.opening_input(input, now);
         }
-        let Some(entry) = self.table.get_mut(&key) else { return };
+        let Some(entry) = self.table.get_mut(&key) else {
+            return;
+        };
         match (&entry.state, how) {
             (EntryState::Removing, Ended::AlreadySent) => {
                 self.table.remove(&key);
@@ -526,18 +583,22 @@ impl<W> Protocol<W> {
     }
 
     fn opening_input(&mut self, input: Input, now: Instant) {
-        let Phase::Opening(opening) = &mut self.phase else { return };
+        let Phase::Opening(opening) = &mut self.phase else {
+            return;
+        };
         match opening.machine.handle(input, now) {
             Step::Wait => {}
             Step::Ask(ask) => self.ask(ask),
             Step::Opened(opened) => self.opened(opened),
-            Step::Restart => self.end(End::Reopen),
+            Step::Restart(attempts) => self.end(End::Reopen(attempts)),
             Step::Fail(failure) => self.end(End::NotOpened(failure)),
         }
     }
 
     fn ask(&mut self, ask: Ask) {
-        let Phase::Opening(opening) = &mut self.phase else { return };
+        let Phase::Opening(opening) = &mut self.phase else {
+            return;
+        };
         // The machine asks no more often than there are keys; the last is never given to two requests at once.
         let key = self.config.keys[opening.used.min(OPENING_KEYS - 1)];
         opening.used += 1;
@@ -552,7 +613,11 @@ impl<W> Protocol<W> {
                 dialect::initialize(key, revision, &self.config.identity)
             }
         };
-        let pings = if opening.initialize.is_some() { std::mem::take(&mut opening.pings) } else { Vec::new() };
+        let pings = if opening.initialize.is_some() {
+            std::mem::take(&mut opening.pings)
+        } else {
+            Vec::new()
+        };
         self.highest = self.highest.max(key);
         self.send(Some(key), message, meta);
         for id in pings {
@@ -561,7 +626,11 @@ impl<W> Protocol<W> {
     }
 
     fn opened(&mut self, opened: Opened) {
-        let dialect = Dialect::new(opened.revision, self.config.opening.channel, &self.config.identity);
+        let dialect = Dialect::new(
+            opened.revision,
+            self.config.opening.channel,
+            &self.config.identity,
+        );
         let initialized = dialect.answers_requests();
         self.phase = Phase::Ready(dialect);
         if initialized {
@@ -573,7 +642,9 @@ impl<W> Protocol<W> {
 
     /// The input that an answer is, if its id is one of the opening's.
     fn opening_answer(&self, id: &RequestId, reply: Reply) -> Option<Input> {
-        let Phase::Opening(opening) = &self.phase else { return None };
+        let Phase::Opening(opening) = &self.phase else {
+            return None;
+        };
         let key = as_key(id)?;
         if opening.discover == Some(key) {
             Some(Input::Discovered(reply))
@@ -594,7 +665,13 @@ impl<W> Protocol<W> {
         let oddity = match as_key(&id) {
             Some(key) if key <= self.highest && key != 0 => {
                 // A cancelled exchange that lingered has had its answer.
-                if matches!(self.table.get(&key), Some(Entry { state: EntryState::Lingering, .. })) {
+                if matches!(
+                    self.table.get(&key),
+                    Some(Entry {
+                        state: EntryState::Lingering,
+                        ..
+                    })
+                ) {
                     self.table.remove(&key);
                 }
                 Oddity::LateAnswer(key)
@@ -617,7 +694,11 @@ impl<W> Protocol<W> {
 
     fn take(&mut self, key: Key) -> Option<(Method, W)> {
         match self.table.remove(&key)? {
-            Entry { method, state: EntryState::Waiting(waiter), .. } => Some((method, waiter)),
+            Entry {
+                method,
+                state: EntryState::Waiting(waiter),
+                ..
+            } => Some((method, waiter)),
             Entry { .. } => None,
         }
     }
@@ -633,7 +714,10 @@ impl<W> Protocol<W> {
         waiting.sort_unstable_by_key(|(key, _)| *key);
         for (_, entry) in waiting {
             if let EntryState::Waiting(waiter) = entry.state {
-                self.effects.push_back(Effect::Settle { waiter, outcome: outcome() });
+                self.effects.push_back(Effect::Settle {
+                    waiter,
+                    outcome: outcome(),
+                });
             }
         }
     }
@@ -645,7 +729,10 @@ impl<W> Protocol<W> {
 
     fn notify_cancelled(&mut self, key: Key, reason: &str) {
         let reason = serde_json::Value::from(reason);
-        self.notify(&Method::CANCELLED, &format!("{{\"requestId\":{key},\"reason\":{reason}}}").into());
+        self.notify(
+            &Method::CANCELLED,
+            &format!("{{\"requestId\":{key},\"reason\":{reason}}}").into(),
+        );
     }
 
     fn notify(&mut self, method: &Method, params: &Bytes) {
@@ -657,14 +744,18 @@ impl<W> Protocol<W> {
     fn legacy_meta(&self, method: Option<Method>) -> SendMeta {
         match &self.phase {
             Phase::Ready(dialect) => dialect.plain_meta(method),
-            Phase::Opening(_) | Phase::Closing | Phase::Over => {
-                SendMeta { method, name: None, era: crate::Era::Legacy, version_header: None }
-            }
+            Phase::Opening(_) | Phase::Closing | Phase::Over => SendMeta {
+                method,
+                name: None,
+                era: crate::Era::Legacy,
+                version_header: None,
+            },
         }
     }
 
     fn send(&mut self, key: Option<Key>, message: Outgoing, meta: SendMeta) {
-        self.effects.push_back(Effect::Command(Command::Send { key, message, meta }));
+        self.effects
+            .push_back(Effect::Command(Command::Send { key, message, meta }));
     }
 }
 
@@ -683,10 +774,15 @@ fn progress_token(params: &Bytes) -> Option<RequestId> {
         #[serde(borrow)]
         progress_token: &'a serde_json::value::RawValue,
     }
-    let token = serde_json::from_slice::<Params<'_>>(params).ok()?.progress_token.get();
+    let token = serde_json::from_slice::<Params<'_>>(params)
+        .ok()?
+        .progress_token
+        .get();
     match token.parse() {
         Ok(number) => Some(RequestId::Number(number)),
-        Err(_) => serde_json::from_str::<Box<str>>(token).ok().map(RequestId::String),
+        Err(_) => serde_json::from_str::<Box<str>>(token)
+            .ok()
+            .map(RequestId::String),
     }
 }
 

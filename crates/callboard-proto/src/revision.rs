@@ -33,8 +33,13 @@ pub enum Era {
 
 impl Revision {
     /// All revisions that this client speaks, the newest first.
-    pub const ALL: [Self; 5] =
-        [Self::V2026_07_28, Self::V2025_11_25, Self::V2025_06_18, Self::V2025_03_26, Self::V2024_11_05];
+    pub const ALL: [Self; 5] = [
+        Self::V2026_07_28,
+        Self::V2025_11_25,
+        Self::V2025_06_18,
+        Self::V2025_03_26,
+        Self::V2024_11_05,
+    ];
 
     /// The revision that a modern request states first.
     pub const NEWEST_MODERN: Self = Self::V2026_07_28;
@@ -90,7 +95,10 @@ impl FromStr for Revision {
     type Err = UnknownRevision;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Self::ALL.into_iter().find(|revision| revision.as_str() == text).ok_or(UnknownRevision)
+        Self::ALL
+            .into_iter()
+            .find(|revision| revision.as_str() == text)
+            .ok_or(UnknownRevision)
     }
 }
 
@@ -128,13 +136,21 @@ mod tests {
         let table: [(&[&str], Option<Era>, Option<R>); 6] = [
             (&["2025-11-25", "2026-07-28"], None, Some(R::V2026_07_28)),
             (&["2024-11-05", "2025-06-18"], None, Some(R::V2025_06_18)),
-            (&["2024-11-05", "2026-07-28"], Some(Era::Legacy), Some(R::V2024_11_05)),
+            (
+                &["2024-11-05", "2026-07-28"],
+                Some(Era::Legacy),
+                Some(R::V2024_11_05),
+            ),
             (&["2025-11-25"], Some(Era::Modern), None),
             (&["2099-01-01", "DRAFT"], None, None),
             (&[], None, None),
         ];
         for (offered, era, picked) in table {
-            assert_eq!(Revision::pick(offered.iter().copied(), era), picked, "{offered:?} {era:?}");
+            assert_eq!(
+                Revision::pick(offered.iter().copied(), era),
+                picked,
+                "{offered:?} {era:?}"
+            );
         }
     }
 }

@@ -220,10 +220,17 @@ impl fmt::Display for Down {
                     Some(status) => write!(f, "the server ended with {status}")?,
                     None => f.write_str("the server closed its output")?,
                 }
-                let last = stderr.trim_end();
-                if last.is_empty() { Ok(()) } else { write!(f, "; its last stderr: {last}") }
+                let mut joint = "; its last stderr: ";
+                for line in stderr.lines().map(str::trim).filter(|line| !line.is_empty()) {
+                    write!(f, "{joint}{line}")?;
+                    joint = " | ";
+                }
+                Ok(())
             }
-            Self::TooLarge(limit) => write!(f, "a message of the server exceeded 4 times the limit of {limit} bytes"),
+            Self::TooLarge(limit) => write!(
+                f,
+                "a message of the server exceeded 4 times the limit of {limit} bytes"
+            ),
             Self::NotReading => f.write_str("the server does not read what is sent to it"),
             Self::Io(text) => f.write_str(text),
             Self::Vanished => f.write_str("a transport task ended without a reason"),

@@ -280,7 +280,10 @@ async fn last_answers_are_not_overtaken_by_the_exit_while_the_reader_waits_for_c
         ))
         .await;
         send(&server.link, 1, "[]");
-        timeout(Duration::from_secs(10), &mut server.gone).await.expect("gone in time").expect("told");
+        timeout(Duration::from_secs(10), &mut server.gone)
+            .await
+            .expect("gone in time")
+            .expect("told");
 
         for index in 0..250 {
             let params = server.delivered.params().await;

@@ -28,7 +28,10 @@ const ARGUMENTS: &str = r#"{"text":"hello, world"}"#;
 /// The answer of the fake server: the id is found without parsing, so that the clients are what is measured.
 fn answer(request: &[u8]) -> Bytes {
     let text = std::str::from_utf8(request).unwrap_or_default();
-    let id = text.split_once("\"id\":").and_then(|(_, rest)| rest.split_once(',')).map_or("0", |(id, _)| id);
+    let id = text
+        .split_once("\"id\":")
+        .and_then(|(_, rest)| rest.split_once(','))
+        .map_or("0", |(id, _)| id);
     let result = if text.contains("server/discover") {
         r#"{"supportedVersions":["2026-07-28"],"capabilities":{"tools":{}}}"#
     } else {
@@ -85,7 +88,8 @@ impl Bare {
                     for frame in Frame::parse(line).flatten() {
                         if let Frame::Result { id, result, .. } = frame
                             && let Some(key) = id.as_key()
-                            && let Some(waiter) = table.lock().unwrap_or_else(PoisonError::into_inner).remove(&key)
+                            && let Some(waiter) =
+                                table.lock().unwrap_or_else(PoisonError::into_inner).remove(&key)
                         {
                             let _ = waiter.send(result);
                         }
@@ -98,19 +102,30 @@ impl Bare {
             capabilities: Bytes::from_static(b"{}"),
         };
         let dialect = Arc::new(Dialect::new(Revision::V2026_07_28, Channel::Pipe, &identity));
-        Self { dialect, ids: Arc::new(AtomicU64::new(1)), waiting, to_server }
+        Self {
+            dialect,
+            ids: Arc::new(AtomicU64::new(1)),
+            waiting,
+            to_server,
+        }
     }
 
     async fn call(&self) -> usize {
         let key = self.ids.fetch_add(1, Ordering::Relaxed);
         let text = format!(r#"{{"name":"echo","arguments":{ARGUMENTS}}}"#);
-        let Ok(params) = Params::new(text.into()) else { return 0 };
+        let Ok(params) = Params::new(text.into()) else {
+            return 0;
+        };
         let message = self.dialect.request(key, &Method::TOOLS_CALL, &params, false);
         let (sender, receiver) = oneshot::channel();
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).insert(key, sender);
+        self.waiting
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(key, sender);
         let _ = self.to_server.send(message.to_vec().into()).await;
         let raw = receiver.await.unwrap_or_default();
-        callboard::ToolResult::from_raw(callboard::RawResult::new(raw)).map_or(0, |result| result.text().len())
+        callboard::ToolResult::from_raw(callboard::RawResult::new(raw))
+            .map_or(0, |result| result.text().len())
     }
 }
 
@@ -131,7 +146,10 @@ async fn in_flight<F: Future<Output = usize>>(mut call: impl FnMut() -> F) {
 }
 
 fn round_trip(c: &mut Criterion) {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build();
     let Ok(runtime) = runtime else { return };
     let bare = Bare::connect(&runtime);
     let hub = Hub::builder("bench", "1").server(hub_server(&runtime)).start();
@@ -139,15 +157,27 @@ fn round_trip(c: &mut Criterion) {
     let Ok(client) = hub.client("bench") else { return };
 
     let mut group = c.benchmark_group("one call at a time");
-    group.bench_function("bare task", |b| b.to_async(&runtime).iter(|| async { black_box(bare.call().await) }));
-    group.bench_function("callboard", |b| b.to_async(&runtime).iter(|| async { black_box(call(&client).await) }));
-    local(&mut group, &runtime, |client| async move { black_box(call(&client).await) });
+    group.bench_function("bare task", |b| {
+        b.to_async(&runtime)
+            .iter(|| async { black_box(bare.call().await) })
+    });
+    group.bench_function("callboard", |b| {
+        b.to_async(&runtime)
+            .iter(|| async { black_box(call(&client).await) })
+    });
+    local(&mut group, &runtime, |client| async move {
+        black_box(call(&client).await)
+    });
     group.finish();
 
     let mut group = c.benchmark_group("256 in flight");
     group.throughput(Throughput::Elements(IN_FLIGHT as u64));
-    group.bench_function("bare task", |b| b.to_async(&runtime).iter(|| in_flight(|| bare.call())));
-    group.bench_function("callboard", |b| b.to_async(&runtime).iter(|| in_flight(|| call(&client))));
+    group.bench_function("bare task", |b| {
+        b.to_async(&runtime).iter(|| in_flight(|| bare.call()))
+    });
+    group.bench_function("callboard", |b| {
+        b.to_async(&runtime).iter(|| in_flight(|| call(&client)))
+    });
     local(&mut group, &runtime, |client| async move {
         in_flight(|| call(&client)).await;
         0
@@ -163,10 +193,14 @@ fn local<F: Future<Output = usize>>(
     server_runtime: &Runtime,
     work: impl Fn(Client) -> F,
 ) {
-    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
+    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else {
+        return;
+    };
     let set = LocalSet::new();
     let config = hub_server(server_runtime);
-    let started = set.block_on(&runtime, async { Hub::builder("bench", "1").server(config).start_local() });
+    let started = set.block_on(&runtime, async {
+        Hub::builder("bench", "1").server(config).start_local()
+    });
     let Ok(hub) = started else { return };
     let Ok(client) = hub.client("bench") else { return };
     group.bench_function("callboard, start_local", |b| {

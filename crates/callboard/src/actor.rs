@@ -79,7 +79,10 @@ pub(crate) trait Driven: Actor<Context = Context<Self>> {
 /// Starts polling [`Driven::drive`] for the rest of the actor's life. Of zero size: it costs no allocation.
 pub(crate) fn drive<A: Driven>(context: &mut Context<A>) {
     // What is driven polls timers: see `may_start`.
-    debug_assert!(tokio::runtime::Handle::try_current().is_ok(), "there is no reactor running");
+    debug_assert!(
+        tokio::runtime::Handle::try_current().is_ok(),
+        "there is no reactor running"
+    );
     context.spawn(Driver);
 }
 

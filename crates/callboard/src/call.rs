@@ -41,7 +41,12 @@ struct Call<'a> {
 
 impl<'a> Call<'a> {
     fn new(client: &'a Client, method: Method, params: Result<Params, String>) -> Self {
-        Self { client, method, params, timeout: None }
+        Self {
+            client,
+            method,
+            params,
+            timeout: None,
+        }
     }
 
     fn fail(&self, failure: Failure) -> CallError {
@@ -81,7 +86,13 @@ impl<'a> Call<'a> {
         };
         slot.home.spawner().do_send(SpawnMsg::Start(Box::new(start)));
 
-        match (Answer { reply: answer, cell: &cell, _watched: watched }).await {
+        match (Answer {
+            reply: answer,
+            cell: &cell,
+            _watched: watched,
+        })
+        .await
+        {
             Answered::Reply(Ok(result)) => Ok(RawResult::new(result)),
             Answered::Reply(Err(failure)) => Err(self.fail(self.closing(failure))),
             Answered::Vanished => {
@@ -90,7 +101,11 @@ impl<'a> Call<'a> {
                 Err(self.fail(self.closing(Failure::new(kind, delivery(&cell)))))
             }
             Answered::Overdue => {
-                let kind = CallErrorKind::Timeout { which: Limit::Timeout, after: timeout, stage: Stage::SafetyNet };
+                let kind = CallErrorKind::Timeout {
+                    which: Limit::Timeout,
+                    after: timeout,
+                    stage: Stage::SafetyNet,
+                };
                 Err(self.fail(Failure::new(kind, delivery(&cell))))
             }
         }
@@ -98,9 +113,15 @@ impl<'a> Call<'a> {
 
     /// While the hub shuts down, a connection that goes down does so for that reason.
     fn closing(&self, failure: Failure) -> Failure {
-        let down = matches!(failure.kind, CallErrorKind::ConnectionDown { .. } | CallErrorKind::NotReady { .. });
+        let down = matches!(
+            failure.kind,
+            CallErrorKind::ConnectionDown { .. } | CallErrorKind::NotReady { .. }
+        );
         if down && self.client.shared.is_closing() {
-            return Failure { kind: CallErrorKind::Shutdown, ..failure };
+            return Failure {
+                kind: CallErrorKind::Shutdown,
+                ..failure
+            };
         }
         failure
     }
@@ -109,7 +130,11 @@ impl<'a> Call<'a> {
 const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 fn delivery(cell: &CallCell) -> Delivery {
-    if cell.is_written() { Delivery::Unknown } else { Delivery::NotSent }
+    if cell.is_written() {
+        Delivery::Unknown
+    } else {
+        Delivery::NotSent
+    }
 }
 
 /// The caller's side of a call in flight: the reply, or the safety net.
@@ -197,7 +222,9 @@ pub struct ToolCall<'a> {
 impl<'a> ToolCall<'a> {
     pub(crate) fn new(client: &'a Client, name: &str, arguments: &impl Serialize) -> Self {
         let params = tool_params(name, arguments);
-        Self { call: Call::new(client, Method::TOOLS_CALL, params) }
+        Self {
+            call: Call::new(client, Method::TOOLS_CALL, params),
+        }
     }
 
     options!();
@@ -239,7 +266,9 @@ pub struct RequestCall<'a> {
 
 impl<'a> RequestCall<'a> {
     pub(crate) fn new(client: &'a Client, method: Method, params: &impl Serialize) -> Self {
-        Self { call: Call::new(client, method, params_of(params)) }
+        Self {
+            call: Call::new(client, method, params_of(params)),
+        }
     }
 
     options!();
@@ -260,7 +289,9 @@ pub struct ToolListCall<'a> {
 
 impl<'a> ToolListCall<'a> {
     pub(crate) fn new(client: &'a Client) -> Self {
-        Self { call: Call::new(client, Method::TOOLS_LIST, Ok(Params::default())) }
+        Self {
+            call: Call::new(client, Method::TOOLS_LIST, Ok(Params::default())),
+        }
     }
 
     options!();
@@ -292,7 +323,9 @@ pub struct ToolsCall<'a> {
 
 impl<'a> ToolsCall<'a> {
     pub(crate) fn new(client: &'a Client) -> Self {
-        Self { call: Call::new(client, Method::TOOLS_LIST, Ok(Params::default())) }
+        Self {
+            call: Call::new(client, Method::TOOLS_LIST, Ok(Params::default())),
+        }
     }
 
     options!();
@@ -308,7 +341,9 @@ impl<'a> ToolsCall<'a> {
                 tracing::warn!(server = %self.call.client.name(), tool = ?rejected.name, "a tool cannot be read");
             }
             tools.extend(page.items);
-            let Some(cursor) = page.next_cursor else { return Ok(tools) };
+            let Some(cursor) = page.next_cursor else {
+                return Ok(tools);
+            };
             self.call.params = cursor_params(&cursor);
             if !seen.insert(cursor) {
                 return Err(self.endless("a cursor came twice".to_owned()));
@@ -318,14 +353,18 @@ impl<'a> ToolsCall<'a> {
     }
 
     fn endless(&self, reason: String) -> CallError {
-        self.call.fail(Failure::new(CallErrorKind::EndlessList(reason), Delivery::Answered))
+        self.call.fail(Failure::new(
+            CallErrorKind::EndlessList(reason),
+            Delivery::Answered,
+        ))
     }
 }
 
 into_future!(ToolsCall => Vec<Tool>);
 
 fn cursor_params(cursor: &str) -> Result<Params, String> {
-    let text = serde_json::to_vec(&serde_json::json!({ "cursor": cursor })).map_err(|error| error.to_string())?;
+    let text =
+        serde_json::to_vec(&serde_json::json!({ "cursor": cursor })).map_err(|error| error.to_string())?;
     Params::new(Bytes::from(text)).map_err(|error| error.to_string())
 }
 

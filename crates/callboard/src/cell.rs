@@ -56,7 +56,8 @@ impl CallCell {
 
     pub(crate) fn set_deadline(&self, deadline: Instant) {
         let millis = deadline.saturating_duration_since(self.epoch).as_millis();
-        self.deadline.store(u64::try_from(millis).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.deadline
+            .store(u64::try_from(millis).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
     /// Whether the server may have seen the latest request.
@@ -133,12 +134,21 @@ impl Outstanding {
         });
         cells.places[place] = Some(cell);
         drop(cells);
-        Watched { outstanding: Arc::clone(self), place }
+        Watched {
+            outstanding: Arc::clone(self),
+            place,
+        }
     }
 
     /// Wakes the callers of all calls that are due.
     pub(crate) fn look_over(&self, now: Instant) {
-        let due: Vec<Waker> = self.lock().places.iter().flatten().filter_map(|cell| cell.look(now)).collect();
+        let due: Vec<Waker> = self
+            .lock()
+            .places
+            .iter()
+            .flatten()
+            .filter_map(|cell| cell.look(now))
+            .collect();
         // Outside the lock: a waker may run its caller's code at once.
         for waker in due {
             waker.wake();

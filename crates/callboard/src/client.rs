@@ -48,7 +48,11 @@ impl Client {
     /// # }
     /// ```
     pub fn ready(&self) -> Ready<'_> {
-        Ready { client: self, within: Duration::from_secs(60), first_failure: false }
+        Ready {
+            client: self,
+            within: Duration::from_secs(60),
+            first_failure: false,
+        }
     }
 
     /// Calls a tool. `arguments` is anything that serialises to a JSON object.
@@ -74,7 +78,9 @@ impl Client {
 
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Client").field("server", self.name()).finish_non_exhaustive()
+        f.debug_struct("Client")
+            .field("server", self.name())
+            .finish_non_exhaustive()
     }
 }
 
@@ -110,7 +116,9 @@ impl Ready<'_> {
                 let failed = match &state.phase {
                     Phase::Ready { .. } => return Ok(ServerView::new(slot, state)),
                     Phase::Stopped { .. } if self.client.shared.is_closing() => {
-                        return Err(ReadyError::Shutdown { server: server.clone() });
+                        return Err(ReadyError::Shutdown {
+                            server: server.clone(),
+                        });
                     }
                     Phase::Parked { .. } | Phase::Stopped { .. } => Some(state.reason()),
                     Phase::Restarting { reason, .. } | Phase::Connecting { after: Some(reason) } => {
@@ -119,14 +127,22 @@ impl Ready<'_> {
                     Phase::Connecting { after: None } => None,
                 };
                 if let Some(reason) = failed {
-                    return Err(ReadyError::Failed { server: server.clone(), reason, failure: state.failure });
+                    return Err(ReadyError::Failed {
+                        server: server.clone(),
+                        reason,
+                        failure: state.failure,
+                    });
                 }
                 // The sender lives in the slot.
                 let _ = states.changed().await;
             }
         });
         waited.await.unwrap_or_else(|_| {
-            Err(ReadyError::Timeout { server, after: self.within, reason: slot.state().reason() })
+            Err(ReadyError::Timeout {
+                server,
+                after: self.within,
+                reason: slot.state().reason(),
+            })
         })
     }
 }

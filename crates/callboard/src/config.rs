@@ -3,9 +3,9 @@
 mod file;
 
 use crate::error::ConfigError;
-pub(crate) use file::read_file;
 use callboard_proto::negotiate::EraChoice;
 use callboard_transport::memory;
+pub(crate) use file::read_file;
 use http::{HeaderName, HeaderValue};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -131,15 +131,29 @@ impl ServerConfig {
     /// [`ConfigError::Url`] for anything but an absolute `http` or `https` URL with a host.
     pub fn http(name: impl Into<String>, url: &str) -> Result<Self, ConfigError> {
         let name = name.into();
-        let refused = |reason: String| ConfigError::Url { server: name.clone(), reason };
-        let url: Url = url.parse().map_err(|error: url::ParseError| refused(error.to_string()))?;
+        let refused = |reason: String| ConfigError::Url {
+            server: name.clone(),
+            reason,
+        };
+        let url: Url = url
+            .parse()
+            .map_err(|error: url::ParseError| refused(error.to_string()))?;
         if !matches!(url.scheme(), "http" | "https") {
-            return Err(refused(format!("its scheme is `{}`; use http or https", url.scheme())));
+            return Err(refused(format!(
+                "its scheme is `{}`; use http or https",
+                url.scheme()
+            )));
         }
         if url.host_str().is_none_or(str::is_empty) {
             return Err(refused("it has no host".to_owned()));
         }
-        Ok(Self::new(name, Transport::Http(HttpSettings { url, headers: Vec::new() })))
+        Ok(Self::new(
+            name,
+            Transport::Http(HttpSettings {
+                url,
+                headers: Vec::new(),
+            }),
+        ))
     }
 
     /// A server in this process, reached through memory: for tests, with a paused clock too.
@@ -177,7 +191,11 @@ impl ServerConfig {
         if let Transport::Http(http) = &self.transport {
             for (header, value) in &http.headers {
                 let refused = |reason| {
-                    Err(ConfigError::Header { server: self.name.clone(), header: header.clone(), reason })
+                    Err(ConfigError::Header {
+                        server: self.name.clone(),
+                        header: header.clone(),
+                        reason,
+                    })
                 };
                 let Ok(parsed) = HeaderName::from_bytes(header.as_bytes()) else {
                     return refused("its name has characters that no header name may have");
@@ -327,12 +345,13 @@ impl fmt::Debug for ServerConfig {
         let mut debug = f.debug_struct("ServerConfig");
         debug.field("name", &self.name);
         match &self.transport {
-            Transport::Stdio(stdio) => {
-                debug.field("program", &stdio.program).field("env", &stdio.env.keys().collect::<Vec<_>>())
-            }
-            Transport::Http(http) => debug
-                .field("origin", &origin_of(&http.url))
-                .field("headers", &http.headers.iter().map(|(name, _)| name).collect::<Vec<_>>()),
+            Transport::Stdio(stdio) => debug
+                .field("program", &stdio.program)
+                .field("env", &stdio.env.keys().collect::<Vec<_>>()),
+            Transport::Http(http) => debug.field("origin", &origin_of(&http.url)).field(
+                "headers",
+                &http.headers.iter().map(|(name, _)| name).collect::<Vec<_>>(),
+            ),
             Transport::Memory(_) => debug.field("memory", &true),
         };
         debug.field("era", &self.era).finish_non_exhaustive()
@@ -378,7 +397,15 @@ mod tests {
 
     #[test]
     fn urls_that_cannot_be_used_are_refused_without_being_shown() {
-        for url in ["", "docs", "file:///x", "http://", "ws://h/x", "http://user:s3cret@[::1", "javascript:s3cret"] {
+        for url in [
+            "",
+            "docs",
+            "file:///x",
+            "http://",
+            "ws://h/x",
+            "http://user:s3cret@[::1",
+            "javascript:s3cret",
+        ] {
             let error = ServerConfig::http("docs", url).unwrap_err().to_string();
             assert!(error.contains("docs"), "{error}");
             assert!(!error.contains("s3cret"), "{error}");
@@ -387,12 +414,21 @@ mod tests {
 
     #[test]
     fn headers_that_cannot_be_sent_are_refused_without_their_value() {
-        for (name, value) in [("a b", "x"), ("x", "s3cret\r\nevil: 1"), ("Mcp-Name", "s3cret"), ("Host", "s3cret")] {
-            let config = ServerConfig::http("h", "http://h.example/").unwrap().header(name, value);
+        for (name, value) in [
+            ("a b", "x"),
+            ("x", "s3cret\r\nevil: 1"),
+            ("Mcp-Name", "s3cret"),
+            ("Host", "s3cret"),
+        ] {
+            let config = ServerConfig::http("h", "http://h.example/")
+                .unwrap()
+                .header(name, value);
             let error = config.check().unwrap_err().to_string();
             assert!(error.contains(name) && !error.contains("s3cret"), "{error}");
         }
-        let good = ServerConfig::http("h", "http://h.example/").unwrap().header("Authorization", "Bearer x");
+        let good = ServerConfig::http("h", "http://h.example/")
+            .unwrap()
+            .header("Authorization", "Bearer x");
         assert!(good.check().is_ok());
     }
 
@@ -402,7 +438,12 @@ mod tests {
         let http = ServerConfig::http("h", "https://u:s3cret@h.example/p?token=s3cret").unwrap();
         let shown = format!("{:?}", http.header("Authorization", "Bearer s3cret"));
         assert!(!shown.contains("s3cret"), "{shown}");
-        let stdio = format!("{:?}", ServerConfig::stdio("s", "x").env("TOKEN", "s3cret").args(["--key", "s3cret"]));
+        let stdio = format!(
+            "{:?}",
+            ServerConfig::stdio("s", "x")
+                .env("TOKEN", "s3cret")
+                .args(["--key", "s3cret"])
+        );
         assert!(!stdio.contains("s3cret"), "{stdio}");
     }
 }

@@ -16,10 +16,10 @@ use crate::shared::Shared;
 use crate::slot::Slot;
 use crate::supervisor::{SupMsg, Supervisor};
 use actix::{Actor, ActorContext as _, Addr, Context, Handler, Message};
+use callboard_proto::Method;
 use callboard_proto::envelope::Params;
 use callboard_proto::protocol::{Config, Effect, End, Oddity, Protocol, Submission};
 use callboard_proto::wire::{Command, Down, Event, Key};
-use callboard_proto::Method;
 use callboard_transport::{Batch, Link, NotTaken, Post};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -38,7 +38,9 @@ pub(crate) struct ConnRef {
 
 impl std::fmt::Debug for ConnRef {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ConnRef").field("generation", &self.generation).finish_non_exhaustive()
+        f.debug_struct("ConnRef")
+            .field("generation", &self.generation)
+            .finish_non_exhaustive()
     }
 }
 
@@ -147,13 +149,17 @@ impl Connection {
                 Effect::Command(command) => self.command(command),
                 Effect::Settle { waiter, outcome } => waiter.settle(outcome),
                 // Nobody asks for progress yet, so no request carries a token.
-                Effect::Progress { key, .. } => trace!(server = %self.slot.name, key, "progress nobody asked for"),
+                Effect::Progress { key, .. } => {
+                    trace!(server = %self.slot.name, key, "progress nobody asked for")
+                }
                 Effect::Opened(opened) => self.supervisor.do_send(SupMsg::Opened {
                     slot: Arc::clone(&self.slot),
                     conn: Arc::clone(&self.me),
                     opened: Box::new(opened),
                 }),
-                Effect::Notification { method, .. } => debug!(server = %self.slot.name, %method, "notification"),
+                Effect::Notification { method, .. } => {
+                    debug!(server = %self.slot.name, %method, "notification")
+                }
                 Effect::Odd(oddity) => self.count(&oddity),
                 Effect::End(end) => {
                     if let Some(sender) = self.end.take() {
@@ -174,7 +180,9 @@ impl Connection {
             // A transport that is gone says so itself.
             Ok(()) | Err(NotTaken::Gone) => {}
             // The queue holds more than all permits can fill: the transport has stopped working.
-            Err(NotTaken::Full) => self.protocol.handle_event(Event::Down(Down::NotReading), clock::now().into_std()),
+            Err(NotTaken::Full) => self
+                .protocol
+                .handle_event(Event::Down(Down::NotReading), clock::now().into_std()),
         }
     }
 
@@ -205,7 +213,10 @@ impl Connection {
     }
 
     fn set_timer(&mut self) {
-        let wanted = match (self.protocol.poll_timeout().map(clock::Instant::from_std), self.closing) {
+        let wanted = match (
+            self.protocol.poll_timeout().map(clock::Instant::from_std),
+            self.closing,
+        ) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         };
@@ -235,8 +246,19 @@ impl Handler<ConnMsg> for Connection {
     fn handle(&mut self, message: ConnMsg, context: &mut Self::Context) {
         let now = clock::now().into_std();
         match message {
-            ConnMsg::Submit(Submit { key, method, params, monitor }) => {
-                self.protocol.handle_submit(Submission { key, method, params, wants_progress: false, waiter: monitor });
+            ConnMsg::Submit(Submit {
+                key,
+                method,
+                params,
+                monitor,
+            }) => {
+                self.protocol.handle_submit(Submission {
+                    key,
+                    method,
+                    params,
+                    wants_progress: false,
+                    waiter: monitor,
+                });
             }
             ConnMsg::Cancel { key, reason } => {
                 let written = self.protocol.waiter(key).is_some_and(Monitor::is_written);

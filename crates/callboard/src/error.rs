@@ -83,7 +83,9 @@ pub enum CallErrorKind {
     #[error("the server asks for input, and this client has no way to give it")]
     InputRequired,
     /// HTTP 401.
-    #[error("the server demands authorization (401); give credentials, for example an `Authorization` header")]
+    #[error(
+        "the server demands authorization (401); give credentials, for example an `Authorization` header"
+    )]
     Unauthorized,
     /// HTTP 403.
     #[error("the server forbids it (403); check the credentials")]
@@ -138,8 +140,18 @@ pub enum Stage {
 
 impl CallError {
     pub(crate) fn new(server: &ServerName, method: &Method, failure: Failure) -> Self {
-        let Failure { kind, delivery, source } = failure;
-        Self { server: server.clone(), method: method.clone(), kind, delivery, source }
+        let Failure {
+            kind,
+            delivery,
+            source,
+        } = failure;
+        Self {
+            server: server.clone(),
+            method: method.clone(),
+            kind,
+            delivery,
+            source,
+        }
     }
 
     /// What went wrong.
@@ -242,7 +254,11 @@ pub(crate) struct Failure {
 
 impl Failure {
     pub(crate) fn new(kind: CallErrorKind, delivery: Delivery) -> Self {
-        Self { kind, delivery, source: None }
+        Self {
+            kind,
+            delivery,
+            source: None,
+        }
     }
 
     pub(crate) fn not_sent(kind: CallErrorKind) -> Self {
@@ -376,10 +392,22 @@ pub enum ReadyError {
 
 /// A server's own words in an error of ours: on one line, at most 500 characters.
 fn words(text: &str) -> String {
-    let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(500).collect();
-    if line.is_empty() { "no message".to_owned() } else { line }
+    let line: String = text
+        .chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .take(500)
+        .collect();
+    if line.is_empty() {
+        "no message".to_owned()
+    } else {
+        line
+    }
 }
 
 fn known_names(names: &[String]) -> String {
-    if names.is_empty() { "none is configured".to_owned() } else { format!("there are: {}", names.join(", ")) }
+    if names.is_empty() {
+        "none is configured".to_owned()
+    } else {
+        format!("there are: {}", names.join(", "))
+    }
 }

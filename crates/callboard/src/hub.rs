@@ -69,7 +69,10 @@ impl Hub {
     /// [`NoSuchServer`], which names those there are.
     pub fn client(&self, name: &str) -> Result<Client, NoSuchServer> {
         match self.inner.shared.registry.get(name) {
-            Some(slot) => Ok(Client { shared: Arc::clone(&self.inner.shared), slot }),
+            Some(slot) => Ok(Client {
+                shared: Arc::clone(&self.inner.shared),
+                slot,
+            }),
             None => Err(self.no_such(name)),
         }
     }
@@ -113,14 +116,24 @@ impl Hub {
             reason: error.to_string(),
         })?;
         let (done, replaced) = oneshot::channel();
-        self.inner.runtime.supervisor().do_send(SupMsg::Replace { slot, config: Arc::new(config), done });
+        self.inner.runtime.supervisor().do_send(SupMsg::Replace {
+            slot,
+            config: Arc::new(config),
+            done,
+        });
         replaced.await.map_err(|_| StartError::Shutdown)
     }
 
     /// All servers at this moment, by name.
     #[must_use]
     pub fn servers(&self) -> Vec<ServerView> {
-        self.inner.shared.registry.all().iter().map(|slot| ServerView::of(slot)).collect()
+        self.inner
+            .shared
+            .registry
+            .all()
+            .iter()
+            .map(|slot| ServerView::of(slot))
+            .collect()
     }
 
     /// One server at this moment.
@@ -164,7 +177,10 @@ impl Hub {
     pub async fn shutdown(&self, within: Duration) {
         self.inner.shared.close();
         let (done, ended) = oneshot::channel();
-        self.inner.runtime.supervisor().do_send(SupMsg::Shutdown { within, done: Some(done) });
+        self.inner.runtime.supervisor().do_send(SupMsg::Shutdown {
+            within,
+            done: Some(done),
+        });
         // The sender is dropped if the supervisor has ended before.
         let _ = ended.await;
         self.inner.runtime.ended().await;
@@ -177,12 +193,26 @@ impl Hub {
     }
 
     fn slot(&self, name: &str) -> Result<Arc<Slot>, NoSuchServer> {
-        self.inner.shared.registry.get(name).ok_or_else(|| self.no_such(name))
+        self.inner
+            .shared
+            .registry
+            .get(name)
+            .ok_or_else(|| self.no_such(name))
     }
 
     fn no_such(&self, name: &str) -> NoSuchServer {
-        let known = self.inner.shared.registry.all().iter().map(|slot| slot.name.to_string()).collect();
-        NoSuchServer { name: name.to_owned(), known }
+        let known = self
+            .inner
+            .shared
+            .registry
+            .all()
+            .iter()
+            .map(|slot| slot.name.to_string())
+            .collect();
+        NoSuchServer {
+            name: name.to_owned(),
+            known,
+        }
     }
 }
 
@@ -193,12 +223,23 @@ impl Inner {
             return Err(StartError::Shutdown);
         }
         let id = self.slots.fetch_add(1, Ordering::Relaxed);
-        let slot = Arc::new(Slot::new(id, name.clone(), self.runtime.place(), Arc::new(config), clock::now()));
+        let slot = Arc::new(Slot::new(
+            id,
+            name.clone(),
+            self.runtime.place(),
+            Arc::new(config),
+            clock::now(),
+        ));
         if !self.shared.registry.add(&slot) {
             return Err(StartError::Duplicate(name));
         }
-        self.runtime.supervisor().do_send(SupMsg::Add { slot: Arc::clone(&slot) });
-        Ok(Client { shared: Arc::clone(&self.shared), slot })
+        self.runtime.supervisor().do_send(SupMsg::Add {
+            slot: Arc::clone(&slot),
+        });
+        Ok(Client {
+            shared: Arc::clone(&self.shared),
+            slot,
+        })
     }
 }
 
@@ -211,7 +252,9 @@ impl Drop for Inner {
 
 impl fmt::Debug for Hub {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Hub").field("counts", &self.counts()).finish_non_exhaustive()
+        f.debug_struct("Hub")
+            .field("counts", &self.counts())
+            .finish_non_exhaustive()
     }
 }
 
@@ -271,7 +314,10 @@ impl HubBuilder {
         self.start_on(Runtime::local)
     }
 
-    fn start_on(self, start: impl FnOnce(&Arc<Shared>) -> Result<Runtime, StartError>) -> Result<Hub, StartError> {
+    fn start_on(
+        self,
+        start: impl FnOnce(&Arc<Shared>) -> Result<Runtime, StartError>,
+    ) -> Result<Hub, StartError> {
         if let Some(error) = self.failed {
             return Err(error.into());
         }
@@ -283,9 +329,19 @@ impl HubBuilder {
                 return Err(StartError::Duplicate(name));
             }
         }
-        let shared = Arc::new(Shared::new(clock::now(), identity(self.name, self.version), self.timeout));
+        let shared = Arc::new(Shared::new(
+            clock::now(),
+            identity(self.name, self.version),
+            self.timeout,
+        ));
         let runtime = start(&shared)?;
-        let hub = Hub { inner: Arc::new(Inner { shared, runtime, slots: AtomicU64::new(0) }) };
+        let hub = Hub {
+            inner: Arc::new(Inner {
+                shared,
+                runtime,
+                slots: AtomicU64::new(0),
+            }),
+        };
         for config in self.servers {
             hub.inner.add(config)?;
         }
@@ -295,7 +351,8 @@ impl HubBuilder {
 
 fn identity(name: String, version: String) -> Identity {
     // Both are plain data that serialise without fail.
-    let json = |value: Result<Vec<u8>, serde_json::Error>| Bytes::from(value.unwrap_or_else(|_| b"{}".to_vec()));
+    let json =
+        |value: Result<Vec<u8>, serde_json::Error>| Bytes::from(value.unwrap_or_else(|_| b"{}".to_vec()));
     Identity {
         client_info: json(serde_json::to_vec(&Implementation::new(name, version))),
         capabilities: json(serde_json::to_vec(&ClientCapabilities::default())),
@@ -355,7 +412,9 @@ impl ServerInfo {
             attempts: opened.attempts.clone(),
             opened_in,
         };
-        let Some(raw) = opened.result.clone().map(RawResult::new) else { return info };
+        let Some(raw) = opened.result.clone().map(RawResult::new) else {
+            return info;
+        };
         match opened.revision.era() {
             Era::Modern => {
                 if let Ok(found) = DiscoverResult::from_raw(raw) {

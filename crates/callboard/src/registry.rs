@@ -32,7 +32,8 @@ impl Registry {
 
     /// Removes exactly this slot, not another that took its name meanwhile.
     pub(crate) fn remove(&self, slot: &Arc<Slot>) {
-        self.slots.remove_if(&slot.name, |_, held| Arc::ptr_eq(held, slot));
+        self.slots
+            .remove_if(&slot.name, |_, held| Arc::ptr_eq(held, slot));
     }
 
     /// All slots, by name.

@@ -120,7 +120,9 @@ impl Drop for Monitor {
 
 impl std::fmt::Debug for Monitor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Monitor").field("cell", &self.cell).finish_non_exhaustive()
+        f.debug_struct("Monitor")
+            .field("cell", &self.cell)
+            .finish_non_exhaustive()
     }
 }
 
@@ -142,7 +144,10 @@ impl Drop for CancelOnDrop {
     fn drop(&mut self) {
         if self.armed {
             // Bounded: once for each submit, so by the permits.
-            self.conn.addr.do_send(ConnMsg::Cancel { key: self.key, reason: self.reason });
+            self.conn.addr.do_send(ConnMsg::Cancel {
+                key: self.key,
+                reason: self.reason,
+            });
         }
     }
 }
@@ -185,20 +190,32 @@ impl Request {
             key,
             method: self.method.clone(),
             params: self.params.clone(),
-            monitor: Monitor { request: Some(alias), cell: Arc::clone(&self.cell) },
+            monitor: Monitor {
+                request: Some(alias),
+                cell: Arc::clone(&self.cell),
+            },
         }));
-        self.on_wire = Some(CancelOnDrop { conn, key, armed: true, reason: "the caller no longer waits" });
+        self.on_wire = Some(CancelOnDrop {
+            conn,
+            key,
+            armed: true,
+            reason: "the caller no longer waits",
+        });
         self.admission = Some(admission);
     }
 
     fn wait_for_admission(&mut self, stale: Option<u64>) {
         self.admission = None;
-        self.admitting = Some(Box::pin(Arc::clone(&self.slot).admit(stale, Rc::clone(&self.stage))));
+        self.admitting = Some(Box::pin(
+            Arc::clone(&self.slot).admit(stale, Rc::clone(&self.stage)),
+        ));
     }
 
     /// The connection is done with the request.
     fn over(&mut self, outcome: Option<Outcome>, context: &mut Context<Self>) {
-        let Some(mut guard) = self.on_wire.take() else { return };
+        let Some(mut guard) = self.on_wire.take() else {
+            return;
+        };
         guard.disarm();
         let written = self.cell.is_written();
         match outcome {
@@ -232,9 +249,17 @@ impl Request {
         if let Some(guard) = &mut self.on_wire {
             guard.reason = "timeout";
         }
-        let delivery = if self.cell.is_written() { Delivery::Unknown } else { Delivery::NotSent };
+        let delivery = if self.cell.is_written() {
+            Delivery::Unknown
+        } else {
+            Delivery::NotSent
+        };
         let stage = self.stage.get();
-        let kind = CallErrorKind::Timeout { which: Limit::Timeout, after: self.timeout, stage };
+        let kind = CallErrorKind::Timeout {
+            which: Limit::Timeout,
+            after: self.timeout,
+            stage,
+        };
         let mut failure = Failure::new(kind, delivery);
         if stage == Stage::Connecting {
             failure = failure.with_source(self.slot.state().reason());
@@ -303,7 +328,9 @@ impl Driven for Request {
 
 impl Drop for Request {
     fn drop(&mut self) {
-        // The permit first, so that who waits for the last request to go finds its place free.
+        // The cancel and the permit first: who waits for the last request to go finds its place free, and a
+        // shutdown closes no connection before the cancel is in its mailbox.
+        self.on_wire = None;
         self.admission = None;
         self.shared.gauges.requests.lower();
     }
@@ -315,11 +342,22 @@ fn reply_of(outcome: Outcome, written: bool) -> Reply {
         Outcome::InputRequired(_) => Failure::new(CallErrorKind::InputRequired, Delivery::Answered),
         Outcome::Error(error) => {
             // Refused before it was run: safe to repeat, though as it stands it would be refused again.
-            let refused = matches!(error.code, HEADER_MISMATCH | MISSING_CAPABILITY | UNSUPPORTED_VERSION);
+            let refused = matches!(
+                error.code,
+                HEADER_MISMATCH | MISSING_CAPABILITY | UNSUPPORTED_VERSION
+            );
             let data = error.data.and_then(|data| serde_json::from_slice(&data).ok());
             Failure::new(
-                CallErrorKind::Rpc { code: error.code, message: error.message, data },
-                if refused { Delivery::NotSent } else { Delivery::Answered },
+                CallErrorKind::Rpc {
+                    code: error.code,
+                    message: error.message,
+                    data,
+                },
+                if refused {
+                    Delivery::NotSent
+                } else {
+                    Delivery::Answered
+                },
             )
         }
         Outcome::Violation(violation) => {
@@ -331,9 +369,7 @@ fn reply_of(outcome: Outcome, written: bool) -> Reply {
         }
         Outcome::TooLarge(limit) => Failure::new(CallErrorKind::TooLarge { limit }, Delivery::Unknown),
         Outcome::Refused(refusal) => refused(&refusal),
-        Outcome::Unreachable(text) => {
-            Failure::not_sent(CallErrorKind::ConnectionDown { reason: text })
-        }
+        Outcome::Unreachable(text) => Failure::not_sent(CallErrorKind::ConnectionDown { reason: text }),
         Outcome::Lost(text) => connection_down(&text, written),
         Outcome::Down(down) => connection_down(&down.to_string(), written),
     })
@@ -353,6 +389,15 @@ fn refused(refusal: &Refusal) -> Failure {
 }
 
 fn connection_down(reason: &str, written: bool) -> Failure {
-    let delivery = if written { Delivery::Unknown } else { Delivery::NotSent };
-    Failure::new(CallErrorKind::ConnectionDown { reason: reason.to_owned() }, delivery)
+    let delivery = if written {
+        Delivery::Unknown
+    } else {
+        Delivery::NotSent
+    };
+    Failure::new(
+        CallErrorKind::ConnectionDown {
+            reason: reason.to_owned(),
+        },
+        delivery,
+    )
 }

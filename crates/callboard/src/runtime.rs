@@ -34,7 +34,10 @@ struct HomeInner {
 
 impl Home {
     fn new(spawner: Addr<Spawner>) -> Self {
-        Self(Arc::new(HomeInner { spawner, slots: AtomicUsize::new(0) }))
+        Self(Arc::new(HomeInner {
+            spawner,
+            slots: AtomicUsize::new(0),
+        }))
     }
 
     pub(crate) fn spawner(&self) -> &Addr<Spawner> {
@@ -52,7 +55,9 @@ impl Home {
 
 impl std::fmt::Debug for Home {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Home").field("slots", &self.0.slots).finish_non_exhaustive()
+        f.debug_struct("Home")
+            .field("slots", &self.0.slots)
+            .finish_non_exhaustive()
     }
 }
 
@@ -87,9 +92,20 @@ impl Runtime {
                 ended_sender.send_replace(true);
             })
             .map_err(StartError::Threads)?;
-        let Started { supervisor, homes, system } =
-            started.recv().map_err(std::io::Error::other).and_then(|outcome| outcome).map_err(StartError::Threads)?;
-        Ok(Self { homes, supervisor, kind: Kind::Threads { system, ended } })
+        let Started {
+            supervisor,
+            homes,
+            system,
+        } = started
+            .recv()
+            .map_err(std::io::Error::other)
+            .and_then(|outcome| outcome)
+            .map_err(StartError::Threads)?;
+        Ok(Self {
+            homes,
+            supervisor,
+            kind: Kind::Threads { system, ended },
+        })
     }
 
     /// Puts all actors on the current `LocalSet`.
@@ -106,7 +122,9 @@ impl Runtime {
         Ok(Self {
             homes: vec![home],
             supervisor,
-            kind: Kind::Local { _clock: AbortOnDropHandle::new(clock) },
+            kind: Kind::Local {
+                _clock: AbortOnDropHandle::new(clock),
+            },
         })
     }
 
@@ -116,7 +134,10 @@ impl Runtime {
 
     /// The arbiter with the fewest slots.
     pub(crate) fn place(&self) -> Home {
-        let fewest = self.homes.iter().min_by_key(|home| home.0.slots.load(Ordering::Relaxed));
+        let fewest = self
+            .homes
+            .iter()
+            .min_by_key(|home| home.0.slots.load(Ordering::Relaxed));
         // There is at least one arbiter.
         fewest.unwrap_or(&self.homes[0]).clone()
     }
@@ -146,7 +167,10 @@ impl Drop for Runtime {
     fn drop(&mut self) {
         // Signals only: this may run on an arbiter thread. The supervisor stops its System when it is done.
         if self.supervisor.connected() {
-            self.supervisor.do_send(SupMsg::Shutdown { within: Duration::ZERO, done: None });
+            self.supervisor.do_send(SupMsg::Shutdown {
+                within: Duration::ZERO,
+                done: None,
+            });
         } else if let Kind::Threads { system, .. } = &self.kind {
             system.stop();
         }
@@ -188,7 +212,11 @@ fn system_thread(arbiters: usize, shared: &Arc<Shared>, ready: &mpsc::SyncSender
         tokio::task::spawn_local(watchdog(Arc::clone(shared)));
         spawn_supervisor(shared, Some(Box::new(stop)))
     });
-    let _ = ready.send(Ok(Started { supervisor, homes, system }));
+    let _ = ready.send(Ok(Started {
+        supervisor,
+        homes,
+        system,
+    }));
     if let Err(error) = runner.run() {
         error!(%error, "the actix System ended with an error");
     }

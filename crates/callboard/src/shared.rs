@@ -65,7 +65,9 @@ impl Shared {
         self.close();
         for slot in self.registry.all() {
             slot.publish(|state| {
-                state.phase = Phase::Stopped { reason: format!("the hub has ended, {reason}").into() };
+                state.phase = Phase::Stopped {
+                    reason: format!("the hub has ended, {reason}").into(),
+                };
                 state.since = clock::now();
             });
         }

@@ -59,7 +59,10 @@ pub(crate) enum Phase {
         after: Option<Arc<str>>,
     },
     /// It takes calls.
-    Ready { conn: Arc<ConnRef>, info: Arc<ServerInfo> },
+    Ready {
+        conn: Arc<ConnRef>,
+        info: Arc<ServerInfo>,
+    },
     /// It ended and will be started again.
     Restarting { reason: Arc<str>, wait: Duration },
     /// It will not be started again by itself: only a change of its configuration mends it.
@@ -85,7 +88,13 @@ pub(crate) struct Admission {
 }
 
 impl Slot {
-    pub(crate) fn new(id: u64, name: ServerName, home: Home, config: Arc<ServerConfig>, now: Instant) -> Self {
+    pub(crate) fn new(
+        id: u64,
+        name: ServerName,
+        home: Home,
+        config: Arc<ServerConfig>,
+        now: Instant,
+    ) -> Self {
         home.take_in();
         let state = SlotState {
             gate: Arc::new(Gate::new(&config)),
@@ -95,7 +104,14 @@ impl Slot {
             restarts: 0,
             failure: None,
         };
-        Self { id, name, home, ids: AtomicU64::new(1), removed: AtomicBool::new(false), state: watch::Sender::new(state) }
+        Self {
+            id,
+            name,
+            home,
+            ids: AtomicU64::new(1),
+            removed: AtomicBool::new(false),
+            state: watch::Sender::new(state),
+        }
     }
 
     pub(crate) fn next_id(&self) -> Key {
@@ -134,22 +150,33 @@ impl Slot {
             return None;
         }
         let state = self.state.borrow();
-        let Phase::Ready { conn, .. } = &state.phase else { return None };
+        let Phase::Ready { conn, .. } = &state.phase else {
+            return None;
+        };
         let permit = Arc::clone(&state.gate.permits).try_acquire_owned().ok()?;
-        Some(Admission { conn: Arc::clone(conn), _permit: permit })
+        Some(Admission {
+            conn: Arc::clone(conn),
+            _permit: permit,
+        })
     }
 
     /// Waits until the server is ready and there is a place on the wire, in this order.
     ///
     /// `stale` is a generation that is known to be gone, though the state may not say so yet. `stage` tells
     /// what is waited for. Cancel safe. Fails at once where waiting is of no use.
-    pub(crate) async fn admit(self: Arc<Self>, stale: Option<u64>, stage: Rc<Cell<Stage>>) -> Result<Admission, Failure> {
+    pub(crate) async fn admit(
+        self: Arc<Self>,
+        stale: Option<u64>,
+        stage: Rc<Cell<Stage>>,
+    ) -> Result<Admission, Failure> {
         let gate = Arc::clone(&self.state.borrow().gate);
         let _waiting = Waiting::new(&gate)?;
         let mut states = self.state.subscribe();
         loop {
             if self.removed.load(Ordering::Acquire) {
-                return Err(Failure::not_sent(CallErrorKind::NotReady { reason: REMOVED.to_owned() }));
+                return Err(Failure::not_sent(CallErrorKind::NotReady {
+                    reason: REMOVED.to_owned(),
+                }));
             }
             stage.set(Stage::Connecting);
             let state = states.borrow_and_update().clone();
@@ -157,13 +184,20 @@ impl Slot {
                 Phase::Ready { conn, .. } if stale != Some(conn.generation) => {
                     stage.set(Stage::Queued);
                     // The semaphore is never closed.
-                    let Ok(permit) = Arc::clone(&state.gate.permits).acquire_owned().await else { continue };
+                    let Ok(permit) = Arc::clone(&state.gate.permits).acquire_owned().await else {
+                        continue;
+                    };
                     if !states.has_changed().unwrap_or(false) {
-                        return Ok(Admission { conn, _permit: permit });
+                        return Ok(Admission {
+                            conn,
+                            _permit: permit,
+                        });
                     }
                 }
                 Phase::Parked { ref reason } | Phase::Stopped { ref reason } => {
-                    return Err(Failure::not_sent(CallErrorKind::NotReady { reason: reason.to_string() }));
+                    return Err(Failure::not_sent(CallErrorKind::NotReady {
+                        reason: reason.to_string(),
+                    }));
                 }
                 Phase::Ready { .. } | Phase::Connecting { .. } | Phase::Restarting { .. } => {
                     // The sender lives in `self`.
@@ -219,7 +253,9 @@ impl<'a> Waiting<'a> {
         let waiting = gate.waiting.fetch_add(1, Ordering::AcqRel);
         let place = Self(gate);
         if waiting >= gate.max_waiting {
-            return Err(Failure::not_sent(CallErrorKind::Overloaded { waiting: gate.max_waiting }));
+            return Err(Failure::not_sent(CallErrorKind::Overloaded {
+                waiting: gate.max_waiting,
+            }));
         }
         Ok(place)
     }

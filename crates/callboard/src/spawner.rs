@@ -10,7 +10,7 @@ use crate::slot::Slot;
 use crate::supervisor::{ConnExit, SupMsg, Supervisor};
 use actix::dev::channel::AddressReceiver;
 use actix::{Actor, Addr, Context, Handler, Message};
-use callboard_proto::negotiate::{Channel, EraChoice, Known, OpeningConfig};
+use callboard_proto::negotiate::{Attempt, Channel, EraChoice, Known, OpeningConfig};
 use callboard_proto::protocol::Config;
 use callboard_transport::http::{Clients, HttpConfig};
 use callboard_transport::stdio::{Reaper, StdioConfig};
@@ -44,8 +44,8 @@ pub(crate) struct Launch {
     pub(crate) known: Known,
     /// When the first process of this opening was started.
     pub(crate) started: Instant,
-    /// That process ended during its probe; this one is opened without.
-    pub(crate) restarted: bool,
+    /// That process ended during its probe, after these attempts; this one is opened without.
+    pub(crate) restarted_after: Option<Vec<Attempt>>,
 }
 
 /// See the module's page.
@@ -62,11 +62,25 @@ const TURN: u32 = 64;
 impl Spawner {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
         let reaper = Reaper::with_counter(Arc::clone(&shared.gauges.children));
-        Self { shared, reaper, clients: Clients::new(), handled: 0 }
+        Self {
+            shared,
+            reaper,
+            clients: Clients::new(),
+            handled: 0,
+        }
     }
 
     fn launch(&self, launch: Launch) {
-        let Launch { slot, config, conn, receiver, supervisor, known, started, restarted } = launch;
+        let Launch {
+            slot,
+            config,
+            conn,
+            receiver,
+            supervisor,
+            known,
+            started,
+            restarted_after,
+        } = launch;
         let deliver = {
             let conn = Arc::clone(&conn);
             // Bounded by the credit in each batch.
@@ -86,15 +100,22 @@ impl Spawner {
                 probe_limit: config.probe_limit,
                 total_limit: config.start_limit.unwrap_or(total),
                 started,
-                restarted: restarted && config.era == EraChoice::Auto,
+                restarted_after: restarted_after.filter(|_| config.era == EraChoice::Auto),
             },
             identity: self.shared.identity.clone(),
             keys: slot.next_ids(),
         };
         let generation = conn.generation;
         let (end_sender, mut end) = oneshot::channel();
-        let connection =
-            Connection::new(Arc::clone(&self.shared), Arc::clone(&slot), supervisor.clone(), conn, protocol, link, end_sender);
+        let connection = Connection::new(
+            Arc::clone(&self.shared),
+            Arc::clone(&slot),
+            supervisor.clone(),
+            conn,
+            protocol,
+            link,
+            end_sender,
+        );
         let task = actor::start(receiver, connection);
         tokio::task::spawn_local(async move {
             let exit = match (actor::exit_of(task).await, end.try_recv()) {
@@ -104,12 +125,22 @@ impl Spawner {
             };
             // The next generation may start only when the old process tree is gone.
             let _ = gone.await;
-            supervisor.do_send(SupMsg::Exited { slot, generation, exit });
+            supervisor.do_send(SupMsg::Exited {
+                slot,
+                generation,
+                exit,
+            });
         });
     }
 
     /// Opens the transport. `gone` is dropped at once where there is no child.
-    fn open(&self, slot: &Slot, config: &ServerConfig, events: Events, gone: oneshot::Sender<()>) -> (Link, Channel) {
+    fn open(
+        &self,
+        slot: &Slot,
+        config: &ServerConfig,
+        events: Events,
+        gone: oneshot::Sender<()>,
+    ) -> (Link, Channel) {
         match &config.transport {
             Transport::Stdio(settings) => {
                 let settings = stdio_config(slot, config, settings);

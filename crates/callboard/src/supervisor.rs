@@ -18,7 +18,7 @@ use crate::shared::Shared;
 use crate::slot::{Gate, Phase, REMOVED, Slot};
 use crate::spawner::{Launch, SpawnMsg};
 use actix::{Actor, ActorContext as _, Addr, AsyncContext as _, Context, Handler, Message};
-use callboard_proto::negotiate::{Known, Opened};
+use callboard_proto::negotiate::{Attempt, Known, Opened};
 use callboard_proto::protocol::End;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -34,15 +34,30 @@ pub(crate) enum SupMsg {
     Remove { slot: Arc<Slot> },
     /// Stop the connection and go on with another configuration; `done` tells when no call goes to the old one
     /// any more. From a hub's handle.
-    Replace { slot: Arc<Slot>, config: Arc<ServerConfig>, done: oneshot::Sender<()> },
+    Replace {
+        slot: Arc<Slot>,
+        config: Arc<ServerConfig>,
+        done: oneshot::Sender<()>,
+    },
     /// A connection is open for requests. From the connection, once for each generation.
-    Opened { slot: Arc<Slot>, conn: Arc<ConnRef>, opened: Box<Opened> },
+    Opened {
+        slot: Arc<Slot>,
+        conn: Arc<ConnRef>,
+        opened: Box<Opened>,
+    },
     /// A connection is gone, its process tree too. From its monitor task, once for each generation.
-    Exited { slot: Arc<Slot>, generation: u64, exit: ConnExit },
+    Exited {
+        slot: Arc<Slot>,
+        generation: u64,
+        exit: ConnExit,
+    },
     /// The pause before a restart is over. From a timer task; ignored if the generation has changed.
     Restart { slot: Arc<Slot>, generation: u64 },
     /// Let the requests in flight end, at most `within`, then stop everything; `done` tells when.
-    Shutdown { within: Duration, done: Option<oneshot::Sender<()>> },
+    Shutdown {
+        within: Duration,
+        done: Option<oneshot::Sender<()>>,
+    },
     /// The requests have ended, or their time is over. To itself.
     Drained,
     /// The connections had their time to close. To itself.
@@ -110,7 +125,12 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(8);
 
 impl Supervisor {
     pub(crate) fn new(shared: Arc<Shared>, stop_runtime: Option<Box<dyn FnOnce() + Send>>) -> Self {
-        Self { shared, children: HashMap::new(), ending: None, stop_runtime }
+        Self {
+            shared,
+            children: HashMap::new(),
+            ending: None,
+            stop_runtime,
+        }
     }
 
     fn add(&mut self, slot: Arc<Slot>, context: &mut Context<Self>) {
@@ -130,19 +150,26 @@ impl Supervisor {
             failures: 0,
         };
         let id = child.slot.id;
-        self.children.entry(id).or_insert(child).launch(Reopening::No, context.address());
+        self.children
+            .entry(id)
+            .or_insert(child)
+            .launch(None, context.address());
     }
 
     fn remove(&mut self, slot: &Arc<Slot>) {
         stopped(slot, REMOVED);
-        let Some(child) = self.children.get_mut(&slot.id) else { return };
+        let Some(child) = self.children.get_mut(&slot.id) else {
+            return;
+        };
         child.stopping = true;
         child.close();
         self.forget_if_gone(slot.id);
     }
 
     fn replace(&mut self, slot: &Arc<Slot>, config: Arc<ServerConfig>, context: &mut Context<Self>) {
-        let Some(child) = self.children.get_mut(&slot.id) else { return };
+        let Some(child) = self.children.get_mut(&slot.id) else {
+            return;
+        };
         child.config = Arc::clone(&config);
         child.known = Known::default();
         child.failures = 0;
@@ -156,16 +183,21 @@ impl Supervisor {
         // The next configuration starts when the old connection is gone, or at once where there is none.
         match child.conn {
             Some(_) => child.close(),
-            None => child.launch(Reopening::No, context.address()),
+            None => child.launch(None, context.address()),
         }
     }
 
     fn opened(&mut self, slot: &Arc<Slot>, conn: Arc<ConnRef>, opened: &Opened) {
-        let Some(child) = self.children.get_mut(&slot.id) else { return };
+        let Some(child) = self.children.get_mut(&slot.id) else {
+            return;
+        };
         if child.generation != conn.generation || child.stopping {
             return;
         }
-        child.known = Known { era: Some(opened.revision.era()), slow: opened.slow };
+        child.known = Known {
+            era: Some(opened.revision.era()),
+            slow: opened.slow,
+        };
         child.ready = Some(clock::now());
         let info = Arc::new(ServerInfo::read(opened, clock::now().into_std() - child.started));
         info!(server = %slot.name, revision = %opened.revision, generation = child.generation, "server is up");
@@ -177,7 +209,9 @@ impl Supervisor {
     }
 
     fn exited(&mut self, slot: &Arc<Slot>, generation: u64, exit: ConnExit, context: &mut Context<Self>) {
-        let Some(child) = self.children.get_mut(&slot.id) else { return };
+        let Some(child) = self.children.get_mut(&slot.id) else {
+            return;
+        };
         if child.generation != generation {
             return;
         }
@@ -196,8 +230,8 @@ impl Supervisor {
         slot.publish(|state| state.failure = failure);
         let reason: Arc<str> = match exit {
             // Closed by us while it is to run: its configuration was replaced.
-            ConnExit::Ended(End::Closed) => return child.launch(Reopening::No, context.address()),
-            ConnExit::Ended(End::Reopen) => return child.launch(Reopening::WithoutProbe, context.address()),
+            ConnExit::Ended(End::Closed) => return child.launch(None, context.address()),
+            ConnExit::Ended(End::Reopen(attempts)) => return child.launch(Some(attempts), context.address()),
             ConnExit::Ended(End::NotOpened(failure)) => {
                 let reason = failure.to_string().into();
                 if failure.kind.is_configuration() {
@@ -225,7 +259,7 @@ impl Supervisor {
             state.restarts += 1;
         });
         if wait.is_zero() {
-            return child.launch(Reopening::No, context.address());
+            return child.launch(None, context.address());
         }
         let (slot, supervisor) = (Arc::clone(slot), context.address());
         tokio::task::spawn_local(async move {
@@ -235,9 +269,11 @@ impl Supervisor {
     }
 
     fn restart(&mut self, slot: &Arc<Slot>, generation: u64, context: &mut Context<Self>) {
-        let Some(child) = self.children.get_mut(&slot.id) else { return };
+        let Some(child) = self.children.get_mut(&slot.id) else {
+            return;
+        };
         if child.generation == generation && child.conn.is_none() && !child.stopping {
-            child.launch(Reopening::No, context.address());
+            child.launch(None, context.address());
         }
     }
 
@@ -282,7 +318,11 @@ impl Supervisor {
     }
 
     fn forget_if_gone(&mut self, id: u64) {
-        if self.children.get(&id).is_some_and(|child| child.stopping && child.conn.is_none()) {
+        if self
+            .children
+            .get(&id)
+            .is_some_and(|child| child.stopping && child.conn.is_none())
+        {
             self.children.remove(&id);
         }
     }
@@ -302,23 +342,20 @@ impl Supervisor {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Reopening {
-    No,
-    /// A new process for the same opening, which shares its time.
-    WithoutProbe,
-}
-
 impl Child {
-    fn launch(&mut self, reopening: Reopening, supervisor: Addr<Supervisor>) {
-        let restarted = reopening == Reopening::WithoutProbe;
-        if !restarted {
+    /// Starts the next generation: a new opening, or, where a process ended during its probe, a new process for
+    /// the same opening, which shares its time and goes on after its attempts.
+    fn launch(&mut self, restarted_after: Option<Vec<Attempt>>, supervisor: Addr<Supervisor>) {
+        if restarted_after.is_none() {
             self.started = clock::now().into_std();
         }
         self.generation += 1;
         self.ready = None;
         let (addr, receiver) = actor::mailbox();
-        let conn = Arc::new(ConnRef { addr, generation: self.generation });
+        let conn = Arc::new(ConnRef {
+            addr,
+            generation: self.generation,
+        });
         self.conn = Some(Arc::clone(&conn));
         self.slot.publish(|state| {
             let after = match &state.phase {
@@ -330,16 +367,19 @@ impl Child {
             state.since = clock::now();
         });
         // Bounded: one for each generation.
-        self.slot.home.spawner().do_send(SpawnMsg::Launch(Box::new(Launch {
-            slot: Arc::clone(&self.slot),
-            config: Arc::clone(&self.config),
-            conn,
-            receiver,
-            supervisor,
-            known: self.known,
-            started: self.started,
-            restarted,
-        })));
+        self.slot
+            .home
+            .spawner()
+            .do_send(SpawnMsg::Launch(Box::new(Launch {
+                slot: Arc::clone(&self.slot),
+                config: Arc::clone(&self.config),
+                conn,
+                receiver,
+                supervisor,
+                known: self.known,
+                started: self.started,
+                restarted_after,
+            })));
     }
 
     fn close(&self) {
@@ -359,7 +399,9 @@ impl Child {
 
 fn stopped(slot: &Slot, reason: &str) {
     slot.publish(|state| {
-        state.phase = Phase::Stopped { reason: reason.into() };
+        state.phase = Phase::Stopped {
+            reason: reason.into(),
+        };
         state.since = clock::now();
     });
 }
@@ -368,7 +410,9 @@ fn stopped(slot: &Slot, reason: &str) {
 fn pause(failures: u32) -> Duration {
     match failures.checked_sub(1) {
         None => Duration::ZERO,
-        Some(doublings) => FIRST_PAUSE.saturating_mul(1 << doublings.min(16)).min(LONGEST_PAUSE),
+        Some(doublings) => FIRST_PAUSE
+            .saturating_mul(1 << doublings.min(16))
+            .min(LONGEST_PAUSE),
     }
 }
 
@@ -389,7 +433,11 @@ impl Handler<SupMsg> for Supervisor {
                 let _ = done.send(());
             }
             SupMsg::Opened { slot, conn, opened } => self.opened(&slot, conn, &opened),
-            SupMsg::Exited { slot, generation, exit } => self.exited(&slot, generation, exit, context),
+            SupMsg::Exited {
+                slot,
+                generation,
+                exit,
+            } => self.exited(&slot, generation, exit, context),
             SupMsg::Restart { slot, generation } => self.restart(&slot, generation, context),
             SupMsg::Shutdown { within, done } => self.shutdown(within, done, context),
             SupMsg::Drained => self.drained(context),
@@ -407,7 +455,10 @@ mod tests {
     #[test]
     fn the_pause_before_a_restart_grows_to_its_cap() {
         let millis: Vec<u128> = (0..10).map(|failures| pause(failures).as_millis()).collect();
-        assert_eq!(millis, [0, 250, 500, 1000, 2000, 4000, 8000, 16_000, 30_000, 30_000]);
+        assert_eq!(
+            millis,
+            [0, 250, 500, 1000, 2000, 4000, 8000, 16_000, 30_000, 30_000]
+        );
         assert_eq!(pause(u32::MAX), LONGEST_PAUSE);
     }
 }

@@ -32,7 +32,9 @@ fn counting(read: Arc<AtomicUsize>) -> memory::Connector {
                 while let Some(message) = peer.recv().await {
                     read.fetch_add(1, Ordering::SeqCst);
                     let request: Value = serde_json::from_slice(&message).unwrap();
-                    let Some(answer) = answer_to(&request) else { continue };
+                    let Some(answer) = answer_to(&request) else {
+                        continue;
+                    };
                     let answer = json!({"jsonrpc": "2.0", "id": request["id"], "result": answer});
                     if peer.send(Bytes::from(answer.to_string())).await.is_err() {
                         return;
@@ -46,7 +48,9 @@ fn counting(read: Arc<AtomicUsize>) -> memory::Connector {
 
 fn answer_to(request: &Value) -> Option<Value> {
     match request["method"].as_str()? {
-        "server/discover" => Some(json!({"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}})),
+        "server/discover" => {
+            Some(json!({"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}}))
+        }
         "tools/call" if request["params"]["name"] == "echo" => {
             Some(json!({"content": [{"type": "text", "text": request["params"]["arguments"]["text"]}]}))
         }
@@ -73,13 +77,17 @@ fn connection(client: &Client) -> Arc<ConnRef> {
 }
 
 fn on_connection(client: &Client, act: impl FnOnce(&mut crate::connection::Connection) + Send + 'static) {
-    connection(client).addr.do_send(ConnMsg::Test(OnConnection(Box::new(act))));
+    connection(client)
+        .addr
+        .do_send(ConnMsg::Test(OnConnection(Box::new(act))));
 }
 
 /// How many requests the connection's table holds.
 async fn entries(client: &Client) -> usize {
     let (sender, receiver) = oneshot::channel();
-    on_connection(client, move |connection| _ = sender.send(connection.protocol.in_flight()));
+    on_connection(client, move |connection| {
+        _ = sender.send(connection.protocol.in_flight())
+    });
     receiver.await.unwrap()
 }
 
@@ -96,7 +104,10 @@ async fn at_rest(hub: &Hub) {
 }
 
 async fn echo(client: &Client) -> Result<String, crate::CallError> {
-    client.call_tool("echo", json!({"text": "x"})).await.map(|result| result.text().into_owned())
+    client
+        .call_tool("echo", json!({"text": "x"}))
+        .await
+        .map(|result| result.text().into_owned())
 }
 
 // Race 1. Guard: the request actor takes the id itself, so that its `CancelOnDrop` is armed before the
@@ -144,7 +155,12 @@ async fn a_panicking_connection_ends_its_calls_and_is_replaced() {
     let calls: Vec<_> = (0..32)
         .map(|_| {
             let client = client.clone();
-            tokio::spawn(async move { client.call_tool("hang", json!({})).timeout(Duration::from_secs(20)).await })
+            tokio::spawn(async move {
+                client
+                    .call_tool("hang", json!({}))
+                    .timeout(Duration::from_secs(20))
+                    .await
+            })
         })
         .collect();
     // All of them are written: `server/discover` and the calls. One that is not would go to the next connection.
@@ -156,7 +172,10 @@ async fn a_panicking_connection_ends_its_calls_and_is_replaced() {
 
     for call in calls {
         let error = call.await.unwrap().unwrap_err();
-        assert!(matches!(error.kind(), CallErrorKind::ConnectionDown { .. }), "{error}");
+        assert!(
+            matches!(error.kind(), CallErrorKind::ConnectionDown { .. }),
+            "{error}"
+        );
         assert_eq!(error.delivery(), Delivery::Unknown);
     }
     assert_eq!(echo(&client).await.unwrap(), "x", "the same handle works again");
@@ -207,14 +226,21 @@ fn the_teardown_of_an_arbiter_starts_no_actor() {
     runtime.block_on(async {
         for _ in 0..5 {
             let (hub, client) = threaded(config().max_in_flight(1_000)).await;
-            let (held, release) = (Arc::new(std::sync::Barrier::new(2)), Arc::new(std::sync::Barrier::new(2)));
+            let (held, release) = (
+                Arc::new(std::sync::Barrier::new(2)),
+                Arc::new(std::sync::Barrier::new(2)),
+            );
             let barriers = (Arc::clone(&held), Arc::clone(&release));
             // While the arbiter is held, calls pile up behind it, more than a `LocalSet` polls in one go. When it
             // is let go, their actors are spawned, and the arbiter stops before the last of them are polled.
-            client.slot.home.spawner().do_send(SpawnMsg::Test(Box::new(move || {
-                barriers.0.wait();
-                barriers.1.wait();
-            })));
+            client
+                .slot
+                .home
+                .spawner()
+                .do_send(SpawnMsg::Test(Box::new(move || {
+                    barriers.0.wait();
+                    barriers.1.wait();
+                })));
             held.wait();
             let calls: Vec<_> = (0..500)
                 .map(|_| {
@@ -231,7 +257,10 @@ fn the_teardown_of_an_arbiter_starts_no_actor() {
             release.wait();
             for call in calls {
                 // Answered or not; but never for ever.
-                let _ = tokio::time::timeout(Duration::from_secs(10), call).await.expect("the call hangs").unwrap();
+                let _ = tokio::time::timeout(Duration::from_secs(10), call)
+                    .await
+                    .expect("the call hangs")
+                    .unwrap();
             }
         }
     });
@@ -244,11 +273,28 @@ fn the_teardown_of_an_arbiter_starts_no_actor() {
 async fn a_wedged_arbiter_still_gives_its_callers_their_timeouts() {
     let (hub, client) = threaded(config()).await;
     let (release, held) = std::sync::mpsc::channel::<()>();
-    client.slot.home.spawner().do_send(SpawnMsg::Test(Box::new(move || _ = held.recv())));
+    client
+        .slot
+        .home
+        .spawner()
+        .do_send(SpawnMsg::Test(Box::new(move || _ = held.recv())));
 
-    let error = client.call_tool("echo", json!({"text": "x"})).timeout(Duration::from_millis(100)).await.unwrap_err();
+    let error = client
+        .call_tool("echo", json!({"text": "x"}))
+        .timeout(Duration::from_millis(100))
+        .await
+        .unwrap_err();
 
-    assert!(matches!(error.kind(), CallErrorKind::Timeout { stage: Stage::SafetyNet, .. }), "{error}");
+    assert!(
+        matches!(
+            error.kind(),
+            CallErrorKind::Timeout {
+                stage: Stage::SafetyNet,
+                ..
+            }
+        ),
+        "{error}"
+    );
     assert_eq!(error.delivery(), Delivery::NotSent);
     release.send(()).unwrap();
     assert_eq!(echo(&client).await.unwrap(), "x");
@@ -264,12 +310,29 @@ async fn a_call_ends_exactly_at_its_limit() {
             let hub = Hub::builder("test", "1").server(config()).start_local().unwrap();
             let client = hub.client("mem").unwrap();
             client.ready().await.unwrap();
-            for limit in [Duration::from_millis(1), Duration::from_secs(3), Duration::from_secs(3600)] {
+            for limit in [
+                Duration::from_millis(1),
+                Duration::from_secs(3),
+                Duration::from_secs(3600),
+            ] {
                 let start = clock::now();
 
-                let error = client.call_tool("hang", json!({})).timeout(limit).await.unwrap_err();
+                let error = client
+                    .call_tool("hang", json!({}))
+                    .timeout(limit)
+                    .await
+                    .unwrap_err();
 
-                assert!(matches!(error.kind(), CallErrorKind::Timeout { stage: Stage::Answer, .. }), "{error}");
+                assert!(
+                    matches!(
+                        error.kind(),
+                        CallErrorKind::Timeout {
+                            stage: Stage::Answer,
+                            ..
+                        }
+                    ),
+                    "{error}"
+                );
                 assert_eq!(error.delivery(), Delivery::Unknown);
                 let late = start.elapsed() - limit;
                 assert!(late <= Duration::from_millis(1), "{limit:?} late by {late:?}");
@@ -287,13 +350,25 @@ async fn a_call_to_a_server_that_never_opens_ends_at_its_limit_and_says_why() {
     LocalSet::new()
         .run_until(async {
             let (connector, listener) = memory::listen();
-            let hub = Hub::builder("test", "1").server(ServerConfig::memory("mem", connector)).start_local().unwrap();
+            let hub = Hub::builder("test", "1")
+                .server(ServerConfig::memory("mem", connector))
+                .start_local()
+                .unwrap();
             let client = hub.client("mem").unwrap();
             let start = clock::now();
 
             let error = echo_within(&client, Duration::from_secs(5)).await;
 
-            assert!(matches!(error.kind(), CallErrorKind::Timeout { stage: Stage::Connecting, .. }), "{error}");
+            assert!(
+                matches!(
+                    error.kind(),
+                    CallErrorKind::Timeout {
+                        stage: Stage::Connecting,
+                        ..
+                    }
+                ),
+                "{error}"
+            );
             assert_eq!(error.delivery(), Delivery::NotSent);
             assert!(start.elapsed() - Duration::from_secs(5) <= Duration::from_millis(1));
             drop(listener);
@@ -303,14 +378,20 @@ async fn a_call_to_a_server_that_never_opens_ends_at_its_limit_and_says_why() {
 }
 
 async fn echo_within(client: &Client, limit: Duration) -> crate::CallError {
-    client.call_tool("echo", json!({"text": "x"})).timeout(limit).await.unwrap_err()
+    client
+        .call_tool("echo", json!({"text": "x"}))
+        .timeout(limit)
+        .await
+        .unwrap_err()
 }
 
 #[tokio::test]
 async fn calls_past_the_waiting_limit_are_refused_at_once() {
     let (hub, client) = threaded(config().max_in_flight(1).max_waiting(2)).await;
     let limit = Duration::from_secs(20);
-    let mut calls: Vec<_> = (0..3).map(|_| Box::pin(client.call_tool("hang", json!({})).timeout(limit).into_future())).collect();
+    let mut calls: Vec<_> = (0..3)
+        .map(|_| Box::pin(client.call_tool("hang", json!({})).timeout(limit).into_future()))
+        .collect();
     for call in &mut calls {
         assert!(futures_util::poll!(call).is_pending());
     }
@@ -320,7 +401,10 @@ async fn calls_past_the_waiting_limit_are_refused_at_once() {
 
     let error = echo_within(&client, limit).await;
 
-    assert!(matches!(error.kind(), CallErrorKind::Overloaded { waiting: 2 }), "{error}");
+    assert!(
+        matches!(error.kind(), CallErrorKind::Overloaded { waiting: 2 }),
+        "{error}"
+    );
     assert_eq!(error.delivery(), Delivery::NotSent);
     drop(calls);
     at_rest(&hub).await;
@@ -382,19 +466,36 @@ async fn a_dropped_hub_ends_by_itself() {
     while shared.gauges.connections.get() > 0 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    assert!(matches!(echo(&client).await.unwrap_err().kind(), CallErrorKind::Shutdown));
+    assert!(matches!(
+        echo(&client).await.unwrap_err().kind(),
+        CallErrorKind::Shutdown
+    ));
 }
 
 #[tokio::test]
 async fn a_failing_spawner_ends_the_hub_with_a_reason() {
     let (hub, client) = threaded(config()).await;
 
-    client.slot.home.spawner().do_send(SpawnMsg::Test(Box::new(|| panic!("on purpose"))));
+    client
+        .slot
+        .home
+        .spawner()
+        .do_send(SpawnMsg::Test(Box::new(|| panic!("on purpose"))));
 
     let mut states = client.slot.subscribe();
-    states.wait_for(|state| matches!(state.phase, Phase::Stopped { .. })).await.unwrap();
-    assert!(client.view().reason.contains("on purpose"), "{}", client.view().reason);
-    assert!(matches!(echo(&client).await.unwrap_err().kind(), CallErrorKind::Shutdown));
+    states
+        .wait_for(|state| matches!(state.phase, Phase::Stopped { .. }))
+        .await
+        .unwrap();
+    assert!(
+        client.view().reason.contains("on purpose"),
+        "{}",
+        client.view().reason
+    );
+    assert!(matches!(
+        echo(&client).await.unwrap_err().kind(),
+        CallErrorKind::Shutdown
+    ));
     hub.shutdown(Duration::ZERO).await;
 }
 

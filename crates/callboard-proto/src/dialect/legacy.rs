@@ -19,7 +19,12 @@ pub(super) fn initialize(key: Key, revision: Revision, identity: &Identity) -> (
     text.extend_from_slice(b"}");
     let params = Params::new(text.into()).unwrap_or_default();
     let message = envelope::request(key, &Method::INITIALIZE, &params, None, false);
-    let meta = SendMeta { method: Some(Method::INITIALIZE), name: None, era: Era::Legacy, version_header: None };
+    let meta = SendMeta {
+        method: Some(Method::INITIALIZE),
+        name: None,
+        era: Era::Legacy,
+        version_header: None,
+    };
     (message, meta)
 }
 
@@ -28,6 +33,8 @@ pub(super) fn initialize(key: Key, revision: Revision, identity: &Identity) -> (
 pub(super) fn judge(result_type: &ResultType) -> Verdict {
     match result_type {
         ResultType::InputRequired => Verdict::Invalid("input_required".into()),
-        ResultType::Absent | ResultType::Complete | ResultType::Task | ResultType::Other(_) => Verdict::Complete,
+        ResultType::Absent | ResultType::Complete | ResultType::Task | ResultType::Other(_) => {
+            Verdict::Complete
+        }
     }
 }

@@ -4,7 +4,10 @@ use super::*;
 use serde_json::{Value, json};
 
 fn at() -> Instant {
-    #[expect(clippy::disallowed_methods, reason = "a test needs some instant to count from")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a test needs some instant to count from"
+    )]
     Instant::now()
 }
 
@@ -16,7 +19,7 @@ fn config(channel: Channel, started: Instant) -> OpeningConfig {
         probe_limit: Duration::from_secs(10),
         total_limit: Duration::from_secs(if channel == Channel::Pipe { 60 } else { 30 }),
         started,
-        restarted: false,
+        restarted_after: None,
     }
 }
 
@@ -25,7 +28,14 @@ fn result(value: &Value) -> Reply {
 }
 
 fn error(code: i64, data: Option<Value>) -> Reply {
-    Reply::Error(ErrorObject { code, message: "m".into(), data: data.map(|data| data.to_string().into()) }, None)
+    Reply::Error(
+        ErrorObject {
+            code,
+            message: "m".into(),
+            data: data.map(|data| data.to_string().into()),
+        },
+        None,
+    )
 }
 
 fn with_status(reply: Reply, status: u16) -> Reply {
@@ -40,11 +50,16 @@ fn modern() -> Reply {
 }
 
 fn legacy() -> Reply {
-    result(&json!({"protocolVersion": "2025-06-18", "capabilities": {}, "serverInfo": {"name": "x", "version": "1"}}))
+    result(
+        &json!({"protocolVersion": "2025-06-18", "capabilities": {}, "serverInfo": {"name": "x", "version": "1"}}),
+    )
 }
 
 fn exited() -> Down {
-    Down::Exited { status: Some("exit status 1".into()), stderr: String::new() }
+    Down::Exited {
+        status: Some("exit status 1".into()),
+        stderr: String::new(),
+    }
 }
 
 /// A step without its payload, for tables.
@@ -66,7 +81,7 @@ fn kind(step: &Step) -> S {
         Step::Ask(Ask::Initialize(revision)) => S::Initialize(revision.as_str()),
         Step::Opened(opened) if opened.revision.era() == Era::Modern => S::Modern,
         Step::Opened(opened) => S::Legacy(opened.revision.as_str()),
-        Step::Restart => S::Restart,
+        Step::Restart(_) => S::Restart,
         Step::Fail(failure) => S::Fail(match failure.kind {
             OpeningFailureKind::NoSharedRevision { .. } => "no shared revision",
             OpeningFailureKind::ExcludedEra { .. } => "excluded era",
@@ -292,25 +307,49 @@ fn the_limits_of_the_opening_over_a_pipe() {
     let secs = Duration::from_secs;
 
     let mut opening = Opening::new(config(Channel::Pipe, start));
-    assert_eq!(opening.timeout(), Some(start + secs(60)), "idle: start and opening together");
+    assert_eq!(
+        opening.timeout(),
+        Some(start + secs(60)),
+        "idle: start and opening together"
+    );
     opening.handle(Input::Up, start + secs(1));
-    assert_eq!(opening.timeout(), Some(start + secs(11)), "the probe, from when it was sent");
+    assert_eq!(
+        opening.timeout(),
+        Some(start + secs(11)),
+        "the probe, from when it was sent"
+    );
     opening.handle(Input::Timeout, start + secs(11));
-    assert_eq!(opening.timeout(), Some(start + secs(30)), "half of the time for the first process");
+    assert_eq!(
+        opening.timeout(),
+        Some(start + secs(30)),
+        "half of the time for the first process"
+    );
     opening.handle(Input::Discovered(modern()), start + secs(12));
-    assert_eq!(opening.timeout(), Some(start + secs(17)), "five seconds after a late modern answer");
+    assert_eq!(
+        opening.timeout(),
+        Some(start + secs(17)),
+        "five seconds after a late modern answer"
+    );
 
     let mut slow = config(Channel::Pipe, start);
     slow.known.slow = true;
     let mut opening = Opening::new(slow);
     opening.handle(Input::Up, start);
-    assert_eq!(opening.timeout(), Some(start + secs(20)), "a slow server gets twice the probe limit");
+    assert_eq!(
+        opening.timeout(),
+        Some(start + secs(20)),
+        "a slow server gets twice the probe limit"
+    );
 
     let mut again = config(Channel::Pipe, start);
-    again.restarted = true;
+    again.restarted_after = Some(Vec::new());
     let mut opening = Opening::new(again);
     assert_eq!(kind(&opening.handle(Input::Up, start + secs(31))), NEWEST);
-    assert_eq!(opening.timeout(), Some(start + secs(60)), "a restarted process gets the rest");
+    assert_eq!(
+        opening.timeout(),
+        Some(start + secs(60)),
+        "a restarted process gets the rest"
+    );
 }
 
 // ERA-18: the restart happens once
@@ -319,10 +358,13 @@ fn a_restarted_process_that_fails_ends_the_opening() {
     for input in [Input::Timeout, Input::Down(exited())] {
         let now = at();
         let mut config = config(Channel::Pipe, now);
-        config.restarted = true;
+        config.restarted_after = Some(Vec::new());
         let mut opening = Opening::new(config);
         opening.handle(Input::Up, now);
-        assert!(matches!(opening.handle(input.clone(), now), Step::Fail(_)), "{input:?}");
+        assert!(
+            matches!(opening.handle(input.clone(), now), Step::Fail(_)),
+            "{input:?}"
+        );
     }
 }
 
@@ -341,7 +383,11 @@ fn the_first_request_follows_the_configuration_and_the_memory() {
         let now = at();
         let mut config = config(Channel::Pipe, now);
         (config.era, config.known.era) = (era, known);
-        assert_eq!(kind(&Opening::new(config).handle(Input::Up, now)), expected, "{era:?} {known:?}");
+        assert_eq!(
+            kind(&Opening::new(config).handle(Input::Up, now)),
+            expected,
+            "{era:?} {known:?}"
+        );
     }
 }
 
@@ -377,9 +423,14 @@ fn a_modern_only_server_that_is_pinned_legacy_is_said_to_be_so() {
     config.era = EraChoice::Legacy;
     let mut opening = Opening::new(config);
     opening.handle(Input::Up, now);
-    let refusal = error(-32022, Some(json!({"supported": ["2026-07-28"], "requested": "2025-11-25"})));
+    let refusal = error(
+        -32022,
+        Some(json!({"supported": ["2026-07-28"], "requested": "2025-11-25"})),
+    );
     let step = opening.handle(Input::Initialized(refusal), now);
-    let Step::Fail(failure) = step else { panic!("{step:?}") };
+    let Step::Fail(failure) = step else {
+        panic!("{step:?}")
+    };
     assert!(failure.kind.is_configuration());
     assert_eq!(
         failure.to_string(),
@@ -391,17 +442,42 @@ fn a_modern_only_server_that_is_pinned_legacy_is_said_to_be_so() {
 // VER-03
 #[test]
 fn a_version_refused_twice_ends_the_opening() {
-    let refusal = || Input::Discovered(error(-32022, Some(json!({"supported": ["2026-07-28"]}))));
-    let (mut opening, now) = brought_to(In::Probing, Channel::Http);
-    assert_eq!(kind(&opening.handle(refusal(), now)), S::Discover);
-    assert_eq!(kind(&opening.handle(refusal(), now)), S::Fail("no shared revision"));
+    let refusal = |version| Input::Discovered(error(-32022, Some(json!({"supported": [version]}))));
+    for (second, expected) in [("2026-07-28", "refused"), ("2030-01-01", "no shared revision")] {
+        let (mut opening, now) = brought_to(In::Probing, Channel::Http);
+        assert_eq!(kind(&opening.handle(refusal("2026-07-28"), now)), S::Discover);
+        assert_eq!(kind(&opening.handle(refusal(second), now)), S::Fail(expected));
+    }
+}
+
+#[test]
+fn a_restarted_process_goes_on_after_the_attempts_of_the_first() {
+    let (mut opening, now) = brought_to(In::Probing, Channel::Pipe);
+    let Step::Restart(attempts) = opening.handle(Input::Down(exited()), now) else {
+        panic!()
+    };
+    let mut config = config(Channel::Pipe, now);
+    config.restarted_after = Some(attempts);
+    let mut opening = Opening::new(config);
+    opening.handle(Input::Up, now);
+    let Step::Opened(opened) = opening.handle(Input::Initialized(legacy()), now) else {
+        panic!()
+    };
+    let told: Vec<_> = opened
+        .attempts
+        .iter()
+        .map(|attempt| attempt.method.as_str())
+        .collect();
+    assert_eq!(told, ["server/discover", "initialize"]);
 }
 
 #[test]
 fn a_failure_names_every_attempt() {
     let (mut opening, now) = brought_to(In::Initializing, Channel::Http);
     let step = opening.handle(Input::Initialized(Reply::Status(401)), now);
-    let Step::Fail(failure) = step else { panic!("{step:?}") };
+    let Step::Fail(failure) = step else {
+        panic!("{step:?}")
+    };
     assert_eq!(
         failure.to_string(),
         "the server demands authorization (401); give credentials, for example an `Authorization` header \
@@ -413,19 +489,36 @@ fn a_failure_names_every_attempt() {
 #[test]
 fn a_failure_names_what_came_instead_of_an_answer() {
     let junk = || Stray::Junk(Junk::NotAnObject);
-    let error = || Stray::Error(ErrorObject { code: -32603, message: "m".into(), data: None });
+    let error = || {
+        Stray::Error(ErrorObject {
+            code: -32603,
+            message: "m".into(),
+            data: None,
+        })
+    };
     let answer = || Stray::Answer(RequestId::Number(0));
     let table = [
         (vec![], "no answer"),
-        (vec![junk()], "no answer, but something that is no message (not a JSON object)"),
-        (vec![error(), answer(), junk()], "no answer, but error -32603 without an id, m"),
-        (vec![junk(), answer(), error()], "no answer, but an answer to the unknown id 0"),
+        (
+            vec![junk()],
+            "no answer, but something that is no message (not a JSON object)",
+        ),
+        (
+            vec![error(), answer(), junk()],
+            "no answer, but error -32603 without an id, m",
+        ),
+        (
+            vec![junk(), answer(), error()],
+            "no answer, but an answer to the unknown id 0",
+        ),
     ];
     for (strays, expected) in table {
         let (mut opening, now) = brought_to(In::Initializing, Channel::Pipe);
         strays.into_iter().for_each(|stray| opening.note_stray(stray));
         let step = opening.handle(Input::Timeout, now);
-        let Step::Fail(failure) = step else { panic!("{step:?}") };
+        let Step::Fail(failure) = step else {
+            panic!("{step:?}")
+        };
         assert_eq!(failure.attempts[1].outcome, expected);
     }
 }

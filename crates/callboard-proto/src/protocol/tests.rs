@@ -15,7 +15,10 @@ struct Rig {
 
 impl Rig {
     fn new(channel: Channel) -> Self {
-        #[expect(clippy::disallowed_methods, reason = "a test needs some instant to count from")]
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "a test needs some instant to count from"
+        )]
         let now = Instant::now();
         let opening = OpeningConfig {
             channel,
@@ -24,13 +27,20 @@ impl Rig {
             probe_limit: Duration::from_secs(10),
             total_limit: Duration::from_secs(60),
             started: now,
-            restarted: false,
+            restarted_after: None,
         };
         let identity = Identity {
             client_info: Bytes::from_static(br#"{"name":"t","version":"1"}"#),
             capabilities: Bytes::from_static(b"{}"),
         };
-        Self { protocol: Protocol::new(Config { opening, identity, keys: [1, 2, 3, 4] }), now }
+        Self {
+            protocol: Protocol::new(Config {
+                opening,
+                identity,
+                keys: [1, 2, 3, 4],
+            }),
+            now,
+        }
     }
 
     /// Brought to `Ready` by the real opening.
@@ -38,7 +48,8 @@ impl Rig {
         let mut rig = Self::new(channel);
         rig.event(Event::Up);
         match era {
-            Era::Modern => rig.frame(&json!({"jsonrpc": "2.0", "id": 1, "result": {"supportedVersions": ["2026-07-28"]}})),
+            Era::Modern => rig
+                .frame(&json!({"jsonrpc": "2.0", "id": 1, "result": {"supportedVersions": ["2026-07-28"]}})),
             Era::Legacy => {
                 rig.frame(&json!({"jsonrpc": "2.0", "id": 1, "error": {"code": -32601, "message": "no"}}));
                 rig.frame(&json!({"jsonrpc": "2.0", "id": 2, "result": {"protocolVersion": "2025-11-25"}}));
@@ -67,11 +78,19 @@ impl Rig {
     }
 
     fn submit_as(&mut self, key: Key, method: Method, waiter: W) {
-        self.protocol.handle_submit(Submission { key, method, params: Params::default(), wants_progress: true, waiter });
+        self.protocol.handle_submit(Submission {
+            key,
+            method,
+            params: Params::default(),
+            wants_progress: true,
+            waiter,
+        });
     }
 
     fn drain(&mut self) -> Vec<String> {
-        std::iter::from_fn(|| self.protocol.poll_effect()).map(|effect| describe(&effect)).collect()
+        std::iter::from_fn(|| self.protocol.poll_effect())
+            .map(|effect| describe(&effect))
+            .collect()
     }
 }
 
@@ -83,7 +102,9 @@ fn describe(effect: &Effect<W>) -> String {
             let what = match value.get("method").and_then(Value::as_str) {
                 Some("notifications/cancelled") => format!("cancelled {}", value["params"]["requestId"]),
                 Some(method) => method.to_owned(),
-                None if value.get("error").is_some() => format!("answer {} error {}", value["id"], value["error"]["code"]),
+                None if value.get("error").is_some() => {
+                    format!("answer {} error {}", value["id"], value["error"]["code"])
+                }
                 None => format!("answer {} {}", value["id"], value["result"]),
             };
             match key {
@@ -109,7 +130,7 @@ fn describe(effect: &Effect<W>) -> String {
         Effect::End(end) => match end {
             End::Closed => "end closed".to_owned(),
             End::NotOpened(_) => "end not opened".to_owned(),
-            End::Reopen => "end reopen".to_owned(),
+            End::Reopen(_) => "end reopen".to_owned(),
             End::Lost(_) => "end lost".to_owned(),
         },
     }
@@ -135,7 +156,10 @@ fn ended(outcome: &Outcome) -> String {
 }
 
 fn down() -> Event {
-    Event::Down(Down::Exited { status: None, stderr: String::new() })
+    Event::Down(Down::Exited {
+        status: None,
+        stderr: String::new(),
+    })
 }
 
 fn answer(id: impl Into<Value>) -> Value {
@@ -223,11 +247,18 @@ fn every_phase_meets_every_input() {
             I::Timeout => rig.protocol.handle_timeout(rig.now + Duration::from_secs(3600)),
             I::Up => rig.event(Event::Up),
             I::Answer => rig.frame(&answer(10)),
-            I::Ended => rig.event(Event::Ended { key: 10, how: Ended::Lost("reset".into()) }),
+            I::Ended => rig.event(Event::Ended {
+                key: 10,
+                how: Ended::Lost("reset".into()),
+            }),
             I::Down => rig.event(down()),
         }
 
-        let said: Vec<String> = rig.drain().iter().map(|said| said.replace("send cancelled", "cancelled")).collect();
+        let said: Vec<String> = rig
+            .drain()
+            .iter()
+            .map(|said| said.replace("send cancelled", "cancelled"))
+            .collect();
         assert_eq!(said, expected, "{phase:?} on {input:?}");
     }
 }
@@ -289,7 +320,10 @@ fn over_http_an_error_without_an_id_belongs_to_its_exchange() {
     rig.submit(10, "a");
     rig.submit(11, "b");
     rig.drain();
-    rig.frame_from(Origin::Exchange(11), &json!({"jsonrpc": "2.0", "error": {"code": -32602, "message": "x"}}));
+    rig.frame_from(
+        Origin::Exchange(11),
+        &json!({"jsonrpc": "2.0", "error": {"code": -32602, "message": "x"}}),
+    );
     assert_eq!(rig.drain(), ["settle b error -32602"]);
 }
 
@@ -299,7 +333,10 @@ fn over_http_an_answer_with_another_id_is_no_answer() {
     rig.submit(10, "a");
     rig.drain();
     rig.frame_from(Origin::Exchange(10), &answer(77));
-    rig.event(Event::Ended { key: 10, how: Ended::Clean });
+    rig.event(Event::Ended {
+        key: 10,
+        how: Ended::Clean,
+    });
     assert_eq!(rig.drain(), ["unknown 77", "settle a no answer"]);
 }
 
@@ -319,8 +356,17 @@ fn the_end_of_an_exchange_without_an_answer_ends_its_request() {
         (Ended::Unreachable("refused".into()), "unreachable"),
         (Ended::Unusable("HTML".into()), "unusable"),
         (refusal(500, "<html>"), "refused 500"),
-        (refusal(404, r#"{"jsonrpc":"2.0","id":10,"error":{"code":-32601,"message":"x"}}"#), "error -32601"),
-        (refusal(400, r#"{"jsonrpc":"2.0","error":{"code":-32602,"message":"x"}}"#), "error -32602"),
+        (
+            refusal(
+                404,
+                r#"{"jsonrpc":"2.0","id":10,"error":{"code":-32601,"message":"x"}}"#,
+            ),
+            "error -32601",
+        ),
+        (
+            refusal(400, r#"{"jsonrpc":"2.0","error":{"code":-32602,"message":"x"}}"#),
+            "error -32602",
+        ),
     ];
     for (how, expected) in table {
         let mut rig = Rig::ready(Channel::Http, Era::Modern);
@@ -364,14 +410,20 @@ fn a_request_that_could_not_be_taken_back_is_cancelled_after_all() {
     rig.submit(10, "a");
     rig.protocol.handle_cancel(10, false, "gone", rig.now);
     rig.drain();
-    rig.event(Event::Ended { key: 10, how: Ended::AlreadySent });
+    rig.event(Event::Ended {
+        key: 10,
+        how: Ended::AlreadySent,
+    });
     assert_eq!(rig.drain(), ["send cancelled 10"]);
     assert_eq!(rig.protocol.in_flight(), 0);
 
     rig.submit(11, "b");
     rig.protocol.handle_cancel(11, false, "gone", rig.now);
     rig.drain();
-    rig.event(Event::Ended { key: 11, how: Ended::Removed });
+    rig.event(Event::Ended {
+        key: 11,
+        how: Ended::Removed,
+    });
     assert_eq!(rig.drain(), [""; 0]);
     assert_eq!(rig.protocol.in_flight(), 0);
 }
@@ -423,12 +475,18 @@ fn requests_of_a_server_are_answered_in_the_legacy_era_only() {
         let mut rig = Rig::ready(channel, Era::Legacy);
         rig.frame(&ping);
         rig.frame(&sample);
-        assert_eq!(rig.drain(), ["send answer \"s1\" {}", "send answer 7 error -32601"]);
+        assert_eq!(
+            rig.drain(),
+            ["send answer \"s1\" {}", "send answer 7 error -32601"]
+        );
 
         let mut rig = Rig::ready(channel, Era::Modern);
         rig.frame(&ping);
         rig.frame(&sample);
-        assert_eq!(rig.drain(), ["forbidden ping", "forbidden sampling/createMessage"]);
+        assert_eq!(
+            rig.drain(),
+            ["forbidden ping", "forbidden sampling/createMessage"]
+        );
     }
 }
 
@@ -441,7 +499,10 @@ fn an_early_ping_is_answered_as_soon_as_the_server_is_known_to_be_legacy() {
     assert_eq!(rig.drain(), ["send 1 server/discover"]);
     rig.frame(&json!({"jsonrpc": "2.0", "id": 1, "error": {"code": -32601, "message": "no"}}));
     rig.frame(&json!({"jsonrpc": "2.0", "id": 2, "method": "ping"}));
-    assert_eq!(rig.drain(), ["send 2 initialize", "send answer 1 {}", "send answer 2 {}"]);
+    assert_eq!(
+        rig.drain(),
+        ["send 2 initialize", "send answer 1 {}", "send answer 2 {}"]
+    );
 }
 
 // RPC-09, MRTR-08
@@ -451,7 +512,11 @@ fn an_interim_result_is_told_apart_and_an_unknown_one_is_a_violation() {
     let table = [
         (Method::TOOLS_CALL, "complete", "settle a result"),
         (Method::TOOLS_CALL, "input_required", "settle a input required"),
-        (Method::TOOLS_LIST, "input_required", "settle a bad type input_required"),
+        (
+            Method::TOOLS_LIST,
+            "input_required",
+            "settle a bad type input_required",
+        ),
         (Method::TOOLS_CALL, "surprise", "settle a bad type surprise"),
     ];
     for (method, text, expected) in table {
@@ -472,13 +537,34 @@ fn what_cannot_be_read_costs_at_most_its_own_request() {
     rig.submit(12, "c");
     rig.drain();
 
-    let junk = Frame::parse(Bytes::from_static(b"Server started")).next().unwrap().unwrap_err();
-    rig.event(Event::Junk { origin: Origin::Standing, reason: junk });
-    let bad = Frame::parse(Bytes::from_static(br#"{"jsonrpc":"2.0","id":10,"result":3}"#)).next().unwrap().unwrap_err();
-    rig.event(Event::Junk { origin: Origin::Standing, reason: bad });
-    rig.event(Event::TooLarge { key: Some(11), limit: 64 });
-    rig.event(Event::TooLarge { key: Some(99), limit: 64 });
-    assert_eq!(rig.drain(), ["junk", "settle a malformed", "settle b too large", "too large"]);
+    let junk = Frame::parse(Bytes::from_static(b"Server started"))
+        .next()
+        .unwrap()
+        .unwrap_err();
+    rig.event(Event::Junk {
+        origin: Origin::Standing,
+        reason: junk,
+    });
+    let bad = Frame::parse(Bytes::from_static(br#"{"jsonrpc":"2.0","id":10,"result":3}"#))
+        .next()
+        .unwrap()
+        .unwrap_err();
+    rig.event(Event::Junk {
+        origin: Origin::Standing,
+        reason: bad,
+    });
+    rig.event(Event::TooLarge {
+        key: Some(11),
+        limit: 64,
+    });
+    rig.event(Event::TooLarge {
+        key: Some(99),
+        limit: 64,
+    });
+    assert_eq!(
+        rig.drain(),
+        ["junk", "settle a malformed", "settle b too large", "too large"]
+    );
 
     rig.event(Event::TooLarge { key: None, limit: 64 });
     assert_eq!(rig.drain(), ["settle c too large", "too large"]);

@@ -37,8 +37,10 @@ struct Entry {
 
 pub(crate) fn read_file(path: &Path) -> Result<Vec<ServerConfig>, ConfigError> {
     let shown = path.display().to_string();
-    let text = std::fs::read_to_string(path)
-        .map_err(|source| ConfigError::Unreadable { path: shown.clone(), source })?;
+    let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Unreadable {
+        path: shown.clone(),
+        source,
+    })?;
     read(&text, &shown)
 }
 
@@ -50,12 +52,20 @@ fn read(text: &str, path: &str) -> Result<Vec<ServerConfig>, ConfigError> {
         column: error.column(),
         reason: without_place(&error),
     })?;
-    file.mcp_servers.into_iter().map(|(name, entry)| server(name, entry)).collect()
+    file.mcp_servers
+        .into_iter()
+        .map(|(name, entry)| server(name, entry))
+        .collect()
 }
 
 fn server(name: String, entry: Entry) -> Result<ServerConfig, ConfigError> {
     name.parse::<ServerName>()?;
-    let refused = |reason: &str| Err(ConfigError::Server { server: name.clone(), reason: reason.to_owned() });
+    let refused = |reason: &str| {
+        Err(ConfigError::Server {
+            server: name.clone(),
+            reason: reason.to_owned(),
+        })
+    };
     let kind = match entry.kind.as_deref() {
         None => None,
         Some("stdio") => Some("stdio"),
@@ -110,28 +120,63 @@ mod tests {
             "docs": {"type": "http", "url": "https://docs.example.com/mcp", "headers": {"Authorization": "Bearer x"}}
         }}"#;
         let servers = read(text, "mcp.json").unwrap();
-        let [docs, files] = &servers[..] else { panic!("{servers:?}") };
+        let [docs, files] = &servers[..] else {
+            panic!("{servers:?}")
+        };
         assert!(matches!(&docs.transport, Transport::Http(http) if http.headers.len() == 1));
-        assert!(matches!(&files.transport, Transport::Stdio(stdio) if stdio.args == ["-y", "x"] && stdio.env["K"] == "v"));
+        assert!(
+            matches!(&files.transport, Transport::Stdio(stdio) if stdio.args == ["-y", "x"] && stdio.env["K"] == "v")
+        );
     }
 
     #[test]
     fn what_is_wrong_is_said_with_its_place() {
         let table = [
             ("{", "mcp.json:1:1: EOF while parsing an object"),
-            ("{\"mcpServers\": {\n  \"a\": {\"command\": 3}}}", "mcp.json:2:20: invalid type: integer `3`, expected a string"),
+            (
+                "{\"mcpServers\": {\n  \"a\": {\"command\": 3}}}",
+                "mcp.json:2:20: invalid type: integer `3`, expected a string",
+            ),
             ("{}", "mcp.json:1:2: missing field `mcpServers`"),
-            (r#"{"mcpServers": {"a": {}}}"#, "server `a`: it has neither `command` nor `url`"),
-            (r#"{"mcpServers": {"a": {"command": "x", "url": "http://h"}}}"#, "server `a`: it has both `command` and `url`; keep one"),
-            (r#"{"mcpServers": {"a": {"type": "sse", "url": "http://h"}}}"#, "server `a`: the transport `sse` (2024-11-05) is not supported"),
-            (r#"{"mcpServers": {"a": {"type": "carrier pigeon", "url": "http://h"}}}"#, "server `a`: the type `carrier pigeon` is unknown; use stdio or http"),
-            (r#"{"mcpServers": {"a": {"type": "stdio", "url": "http://h"}}}"#, "server `a`: its type is stdio, but it has no `command`"),
-            (r#"{"mcpServers": {"a": {"type": "http", "command": "x"}}}"#, "server `a`: its type is http, but it has no `url`"),
-            (r#"{"mcpServers": {"a": {"url": "gopher://h"}}}"#, "server `a`: the URL cannot be used, its scheme is `gopher`; use http or https"),
-            (r#"{"mcpServers": {"": {"command": "x"}}}"#, "`` is no server name; use 1 to 64 letters, digits, `-`, `_`, `.`, `@`, `/` or blanks inside"),
+            (
+                r#"{"mcpServers": {"a": {}}}"#,
+                "server `a`: it has neither `command` nor `url`",
+            ),
+            (
+                r#"{"mcpServers": {"a": {"command": "x", "url": "http://h"}}}"#,
+                "server `a`: it has both `command` and `url`; keep one",
+            ),
+            (
+                r#"{"mcpServers": {"a": {"type": "sse", "url": "http://h"}}}"#,
+                "server `a`: the transport `sse` (2024-11-05) is not supported",
+            ),
+            (
+                r#"{"mcpServers": {"a": {"type": "carrier pigeon", "url": "http://h"}}}"#,
+                "server `a`: the type `carrier pigeon` is unknown; use stdio or http",
+            ),
+            (
+                r#"{"mcpServers": {"a": {"type": "stdio", "url": "http://h"}}}"#,
+                "server `a`: its type is stdio, but it has no `command`",
+            ),
+            (
+                r#"{"mcpServers": {"a": {"type": "http", "command": "x"}}}"#,
+                "server `a`: its type is http, but it has no `url`",
+            ),
+            (
+                r#"{"mcpServers": {"a": {"url": "gopher://h"}}}"#,
+                "server `a`: the URL cannot be used, its scheme is `gopher`; use http or https",
+            ),
+            (
+                r#"{"mcpServers": {"": {"command": "x"}}}"#,
+                "`` is no server name; use 1 to 64 letters, digits, `-`, `_`, `.`, `@`, `/` or blanks inside",
+            ),
         ];
         for (text, expected) in table {
-            assert_eq!(read(text, "mcp.json").unwrap_err().to_string(), expected, "{text}");
+            assert_eq!(
+                read(text, "mcp.json").unwrap_err().to_string(),
+                expected,
+                "{text}"
+            );
         }
     }
 }
