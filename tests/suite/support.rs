@@ -28,28 +28,35 @@ async fn play(script: Script, mut peer: memory::Peer) -> Result<Transcript, call
     let (to_script, incoming) = mpsc::channel::<Bytes>(64);
     let (outgoing, mut from_script) = mpsc::channel::<Bytes>(64);
     let run = callboard_testkit::run(script, incoming, outgoing);
+    // Neither direction waits for the other: with many calls in flight that would be a deadlock.
     let pump = async {
         let mut to_script = Some(to_script);
-        let mut writing = true;
-        while writing {
+        let mut held = None;
+        loop {
             tokio::select! {
-                message = peer.recv(), if to_script.is_some() => match message {
-                    Some(message) => {
-                        if let Some(sender) = &to_script && sender.send(message).await.is_err() {
-                            to_script = None;
-                        }
-                    }
+                message = peer.recv(), if held.is_none() && to_script.is_some() => match message {
+                    Some(message) => held = Some(message),
                     None => to_script = None,
                 },
-                message = from_script.recv() => match message {
-                    Some(message) => writing = peer.send(message).await.is_ok(),
-                    None => writing = false,
+                permit = reserve(to_script.clone()), if held.is_some() => match (permit, held.take()) {
+                    (Some(permit), Some(message)) => _ = permit.send(message),
+                    _ => to_script = None,
                 },
+                message = from_script.recv() => {
+                    let Some(message) = message else { break };
+                    if peer.send(message).await.is_err() {
+                        break;
+                    }
+                }
             }
         }
     };
     let (outcome, ()) = tokio::join!(run, pump);
     outcome
+}
+
+async fn reserve(sender: Option<mpsc::Sender<Bytes>>) -> Option<mpsc::OwnedPermit<Bytes>> {
+    sender?.reserve_owned().await.ok()
 }
 
 /// A started hub with this one server, and a client of it.
