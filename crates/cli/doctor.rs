@@ -285,6 +285,9 @@ fn advice(kind: &OpeningFailureKind) -> &'static str {
         OpeningFailureKind::NoSharedRevision { .. } => {
             "update the server, or this client: they share no revision"
         }
+        OpeningFailureKind::ExcludedEra { .. } | OpeningFailureKind::NotModern => {
+            "leave the choice of the era to this client: --era auto, which is the default"
+        }
         OpeningFailureKind::Refused => {
             "read its answers above; where it stumbles over the question for its era, --era legacy or --era modern leaves it out"
         }

@@ -91,6 +91,22 @@ async fn doctor_names_era_and_revision() {
 }
 
 #[tokio::test]
+async fn doctor_of_a_server_of_another_era_says_what_to_change() {
+    for (row, era) in [
+        (row("ts-reject"), EraChoice::Legacy),
+        (row("everything-http"), EraChoice::Modern),
+    ] {
+        let file = File::of(Row { era, ..row }).await;
+
+        let printed = file.run(&["doctor", row.name]).await;
+
+        assert_eq!(printed.status, Some(3), "{}: {printed:?}", row.name);
+        assert!(printed.stdout.contains("--era auto"), "{}: {printed:?}", row.name);
+        file.has_left_nothing();
+    }
+}
+
+#[tokio::test]
 async fn unknown_tool_has_the_exit_status_of_its_kind() {
     for row in ROWS {
         let file = File::of(row).await;
