@@ -25,7 +25,7 @@ use crate::args::{Args, Command};
 use crate::error::{CliError, Exit};
 use crate::output::Output;
 use crate::signals::Signals;
-use callboard::{Hub, ServerConfig};
+use callboard::{Hub, InputKind, ServerConfig};
 use clap::Parser as _;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -103,7 +103,7 @@ async fn attend(
     let mut signals =
         Signals::new().map_err(|source| CliError::system("signals cannot be watched", source))?;
     let hub = Hub::builder(env!("CARGO_BIN_NAME"), env!("CARGO_PKG_VERSION"))
-        .servers(servers)
+        .servers(servers.into_iter().map(|server| server.declare(ASKED)))
         .start()?;
     // Dropping the work drops its calls, which cancels them at the server.
     let outcome = tokio::select! {
@@ -114,6 +114,9 @@ async fn attend(
     hub.shutdown(GRACE).await;
     outcome
 }
+
+/// What a server may ask of the person who calls.
+const ASKED: [InputKind; 2] = [InputKind::ElicitationForm, InputKind::ElicitationUrl];
 
 /// How long calls that were given up may take to tell their server so.
 const GRACE: Duration = Duration::from_secs(1);

@@ -547,6 +547,7 @@ async fn whatever_accepts_a_notification_will_do() {
             "server/discover",
             "initialize",
             "notifications/initialized",
+            "GET",
             "tools/call",
         ];
         assert_eq!(names(&server), expected, "{row}");

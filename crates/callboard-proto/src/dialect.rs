@@ -5,8 +5,11 @@
 mod legacy;
 mod modern;
 
+pub(crate) use modern::judge as judge_modern;
+
 use crate::envelope::{self, ModernMeta, Params};
 use crate::frame::ResultType;
+use crate::message::{ClientCapabilities, Implementation, LoggingLevel};
 use crate::method::Method;
 use crate::negotiate::Channel;
 use crate::revision::{Era, Revision};
@@ -18,6 +21,8 @@ use bytes::Bytes;
 pub struct Dialect {
     revision: Revision,
     channel: Channel,
+    identity: Identity,
+    log_level: Option<LoggingLevel>,
     /// The constant part of `_meta`; only in the modern era.
     meta: Option<ModernMeta>,
 }
@@ -45,28 +50,62 @@ pub enum Verdict {
     Invalid(Box<str>),
 }
 
-/// What is known of the client, to be told to servers: JSON objects, serialised once.
+/// What is told of the client to servers, serialised once.
 #[derive(Clone, Debug)]
 pub struct Identity {
-    /// `Implementation`: name and version.
-    pub client_info: Bytes,
-    /// `ClientCapabilities`.
-    pub capabilities: Bytes,
+    client_info: Bytes,
+    capabilities: ClientCapabilities,
+    raw: Bytes,
+}
+
+impl Identity {
+    /// A client of this name and version that can do this.
+    #[must_use]
+    pub fn new(client: &Implementation, capabilities: ClientCapabilities) -> Self {
+        // Both are plain data that serialise without fail.
+        let json = |text: Result<Vec<u8>, serde_json::Error>| text.unwrap_or_else(|_| b"{}".to_vec()).into();
+        Self {
+            client_info: json(serde_json::to_vec(client)),
+            raw: json(serde_json::to_vec(&capabilities)),
+            capabilities,
+        }
+    }
+
+    /// What it can do.
+    #[must_use]
+    pub fn capabilities(&self) -> &ClientCapabilities {
+        &self.capabilities
+    }
 }
 
 impl Dialect {
     /// The dialect of `revision` over `channel`.
     #[must_use]
     pub fn new(revision: Revision, channel: Channel, identity: &Identity) -> Self {
-        let meta = match revision.era() {
-            Era::Modern => Some(modern::meta(revision, identity)),
-            Era::Legacy => None,
-        };
-        Self {
+        let mut dialect = Self {
             revision,
             channel,
-            meta,
-        }
+            identity: identity.clone(),
+            log_level: None,
+            meta: None,
+        };
+        dialect.set_log_level(None);
+        dialect
+    }
+
+    /// The level that later requests ask for log messages with; nothing is sent for it (modern era, LOG-01).
+    pub fn set_log_level(&mut self, level: Option<LoggingLevel>) {
+        self.log_level = level;
+        self.meta = match self.era() {
+            Era::Modern => Some(modern::meta(self.revision, &self.identity, None, level)),
+            Era::Legacy => None,
+        };
+    }
+
+    /// The level set by [`Dialect::set_log_level`].
+    #[must_use]
+    pub fn log_level(&self) -> Option<LoggingLevel> {
+        self.log_level
     }
 
     /// The revision that was negotiated.
@@ -85,6 +124,37 @@ impl Dialect {
     #[must_use]
     pub fn request(&self, key: Key, method: &Method, params: &Params, wants_progress: bool) -> Outgoing {
         envelope::request(key, method, params, self.meta.as_ref(), wants_progress)
+    }
+
+    /// Splices a request that declares other capabilities (a JSON object) than its connection; in the legacy era,
+    /// which declares them once for all, it is as any other.
+    #[must_use]
+    pub fn request_declaring(
+        &self,
+        key: Key,
+        method: &Method,
+        params: &Params,
+        wants_progress: bool,
+        capabilities: &Bytes,
+    ) -> Outgoing {
+        let meta = self
+            .meta
+            .is_some()
+            .then(|| modern::meta(self.revision, &self.identity, Some(capabilities), self.log_level));
+        envelope::request(key, method, params, meta.as_ref(), wants_progress)
+    }
+
+    /// Whether a client may send notifications of its own: modern HTTP knows none.
+    #[must_use]
+    pub fn takes_notifications(&self) -> bool {
+        !(self.era() == Era::Modern && self.channel == Channel::Http)
+    }
+
+    /// Whether what the server asks on the connection itself may belong to any call in flight: over a pipe nothing
+    /// ties it to one.
+    #[must_use]
+    pub fn asks_untied(&self) -> bool {
+        self.channel == Channel::Pipe
     }
 
     /// What the headers of a request need; cheap where there are none.
@@ -110,6 +180,7 @@ impl Dialect {
             name: None,
             era: self.era(),
             version_header: self.revision.has_version_header().then(|| self.revision.as_str()),
+            headers: None,
         }
     }
 
@@ -161,10 +232,7 @@ mod tests {
     use super::*;
 
     fn identity() -> Identity {
-        Identity {
-            client_info: Bytes::from_static(br#"{"name":"t","version":"1"}"#),
-            capabilities: Bytes::from_static(b"{}"),
-        }
+        Identity::new(&Implementation::new("t", "1"), ClientCapabilities::default())
     }
 
     // CAN-01, CAN-02, CAN-03

@@ -11,6 +11,7 @@
 //! Reserved keys of `_meta` always win over the caller's, which are dropped by the rule of [`is_reserved`].
 
 use crate::frame::{ErrorObject, RequestId};
+use crate::message::LoggingLevel;
 use crate::method::Method;
 use crate::wire::{Key, Outgoing};
 use bytes::{Bytes, BytesMut};
@@ -43,6 +44,17 @@ impl CallerMeta {
         Ok(true)
     }
 
+    /// Adds all members of `other`.
+    pub fn append(&mut self, other: &Self) {
+        if other.0.is_empty() {
+            return;
+        }
+        if !self.0.is_empty() {
+            self.0.push(b',');
+        }
+        self.0.extend_from_slice(&other.0);
+    }
+
     /// Whether there is no member.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -60,6 +72,25 @@ pub fn is_reserved(key: &str) -> bool {
                 .split('.')
                 .any(|label| label == "modelcontextprotocol" || label == "mcp")
         })
+}
+
+/// Whether a text is a W3C `traceparent` of version 00: lower-case hex, no field all zero (MET-05).
+#[must_use]
+pub fn is_traceparent(text: &str) -> bool {
+    let fields: Vec<&str> = text.split('-').collect();
+    let hex = |field: &str, length: usize| {
+        field.len() == length
+            && field
+                .bytes()
+                .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+    };
+    let set = |field: &str| field.bytes().any(|byte| byte != b'0');
+    match fields[..] {
+        ["00", trace, parent, flags] => {
+            hex(trace, 32) && set(trace) && hex(parent, 16) && set(parent) && hex(flags, 2)
+        }
+        _ => false,
+    }
 }
 
 /// Params that are no JSON object.
@@ -116,6 +147,32 @@ impl Params {
         })
     }
 
+    /// Adds `traceparent` to `_meta`, unless the caller has set one.
+    pub fn trace(&mut self, traceparent: &str) {
+        if memchr::memmem::find(&self.meta.0, b"\"traceparent\":").is_none() {
+            // A text serialises without fail.
+            let _ = self.meta.insert("traceparent", &traceparent);
+        }
+    }
+
+    /// The same `_meta` with this object.
+    #[must_use]
+    pub fn replaced(self, object: &serde_json::Value) -> Self {
+        Self {
+            object: object.to_string().into(),
+            meta: self.meta,
+        }
+    }
+
+    /// The same `_meta` with the object of these bytes, which came from [`Params::object`].
+    #[must_use]
+    pub fn with_object(&self, object: Bytes) -> Self {
+        Self {
+            object,
+            meta: self.meta.clone(),
+        }
+    }
+
     /// The caller's `_meta`, to be added to.
     pub fn meta_mut(&mut self) -> &mut CallerMeta {
         &mut self.meta
@@ -157,11 +214,17 @@ impl Params {
 pub struct ModernMeta(Bytes);
 
 impl ModernMeta {
-    /// Serialises the three keys that a modern request carries (VER-01, MET-01, MET-02).
+    /// Serialises the keys that a modern request carries (VER-01, MET-01, MET-02), and the log level where one is
+    /// wanted (LOG-01).
     ///
     /// `capabilities` and `client_info` are JSON objects.
     #[must_use]
-    pub fn new(version: &str, capabilities: &[u8], client_info: &[u8]) -> Self {
+    pub fn new(
+        version: &str,
+        capabilities: &[u8],
+        client_info: &[u8],
+        log_level: Option<LoggingLevel>,
+    ) -> Self {
         let mut text = Vec::with_capacity(192 + capabilities.len() + client_info.len());
         text.extend_from_slice(b"\"io.modelcontextprotocol/protocolVersion\":");
         write_json_string(&mut text, version);
@@ -169,11 +232,26 @@ impl ModernMeta {
         text.extend_from_slice(capabilities);
         text.extend_from_slice(b",\"io.modelcontextprotocol/clientInfo\":");
         text.extend_from_slice(client_info);
+        if let Some(level) = log_level {
+            text.extend_from_slice(b",\"io.modelcontextprotocol/logLevel\":");
+            write_json_string(&mut text, level.as_str());
+        }
         Self(text.into())
     }
 }
 
 /// Splices a request. `constant` is the modern era's part of `_meta`, `None` in the legacy era.
+///
+/// ```
+/// use callboard_proto::Method;
+/// use callboard_proto::envelope::{Params, request};
+///
+/// let given = br#"{"name":"echo","_meta":{"progressToken":"x","trace":"t"}}"#;
+/// let params = Params::new(given.as_slice().into()).unwrap();
+/// let message = request(7, &Method::TOOLS_CALL, &params, None, true);
+/// let message: serde_json::Value = serde_json::from_slice(&message.to_vec()).unwrap();
+/// assert_eq!(message["params"]["_meta"], serde_json::json!({"progressToken": 7, "trace": "t"}));
+/// ```
 #[must_use]
 pub fn request(
     key: Key,
@@ -360,7 +438,7 @@ mod tests {
     // VER-01, MET-01, MET-02
     #[test]
     fn a_modern_request_carries_the_three_keys_and_the_token() {
-        let constant = ModernMeta::new("2026-07-28", b"{}", br#"{"name":"t","version":"1"}"#);
+        let constant = ModernMeta::new("2026-07-28", b"{}", br#"{"name":"t","version":"1"}"#, None);
         let table = [
             (json!({"name": "add", "arguments": {"a": 1}}), true),
             (json!({}), true),
@@ -435,6 +513,37 @@ mod tests {
         let given = json!({"name": "x", "arguments": {"_meta": {"progressToken": 1}}});
         let message = read(&request(1, &Method::TOOLS_CALL, &params(&given), None, false));
         assert_eq!(message["params"], given);
+    }
+
+    // MET-05
+    #[test]
+    fn a_traceparent_is_taken_when_it_is_well_formed_and_the_caller_has_none() {
+        let good = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+        let table = [
+            (good, true),
+            ("00-4BF92F3577B34DA6A3CE929D0E0E4736-00f067aa0ba902b7-01", false),
+            ("00-00000000000000000000000000000000-00f067aa0ba902b7-01", false),
+            ("00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01", false),
+            ("01-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", false),
+            ("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7", false),
+            ("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01\n", false),
+            ("", false),
+        ];
+        for (text, taken) in table {
+            assert_eq!(is_traceparent(text), taken, "{text}");
+        }
+        let mut own = params(&json!({"_meta": {"traceparent": "mine"}}));
+        own.trace(good);
+        assert_eq!(
+            read(&request(1, &Method::PING, &own, None, false))["params"]["_meta"],
+            json!({"traceparent": "mine"})
+        );
+        let mut none = Params::default();
+        none.trace(good);
+        assert_eq!(
+            read(&request(1, &Method::PING, &none, None, false))["params"]["_meta"],
+            json!({"traceparent": good})
+        );
     }
 
     #[test]

@@ -11,13 +11,16 @@
 //!
 //! Start reading at [`Protocol`], the machine of one connection.
 
+pub mod deadline;
 pub mod dialect;
 pub mod envelope;
+pub mod exchange;
 pub mod frame;
 pub mod headers;
 pub mod lines;
 pub mod message;
 pub mod method;
+pub mod mrtr;
 pub mod negotiate;
 pub mod protocol;
 pub mod revision;

@@ -16,7 +16,9 @@
 //!
 //! A slice keeps the whole frame alive, so a list and its items share one buffer.
 //!
-//! Not here: the envelope ([`crate::frame`]), and what a server asks of the host.
+//! What a host answers follows the same rules: it is made from fields once, and serialises from its raw JSON.
+//!
+//! Not here: the envelope ([`crate::frame`]).
 //! Start reading at [`RawJson`], then [`ToolResult`].
 
 mod raw;
@@ -37,6 +39,10 @@ mod prompts;
 mod resources;
 mod tools;
 
+mod elicitation;
+mod roots;
+mod sampling;
+
 pub use cache::{CacheHints, CacheScope};
 pub use capabilities::{
     ClientCapabilities, ElicitationCapability, PromptsCapability, ResourcesCapability, RootsCapability,
@@ -47,6 +53,7 @@ pub use content::{
     Annotations, BadBase64, Blob, ContentBlock, EmbeddedResource, MediaContent, Role, TextContent,
     ToolOutcome, ToolUse,
 };
+pub use elicitation::{Elicit, ElicitAction, ElicitRequest, ElicitResult};
 pub use implementation::{Icon, IconTheme, Implementation};
 pub use list::{Item, Page, Rejected};
 pub use notifications::{LogMessage, LoggingLevel, Progress, UnknownLevel};
@@ -56,5 +63,9 @@ pub use raw::{RawJson, RawResult};
 pub use resources::{
     ReadResult, Resource, ResourceBody, ResourceContents, ResourceList, ResourceTemplate,
     ResourceTemplateList,
+};
+pub use roots::{Root, RootsResult};
+pub use sampling::{
+    IncludeContext, ModelPreferences, SampleMessage, SampleRequest, SampleResult, ToolChoice, ToolResultFault,
 };
 pub use tools::{TaskSupport, Tool, ToolAnnotations, ToolList, ToolResult, TypedError};

@@ -69,6 +69,8 @@ methods! {
     RESOURCES_CHANGED = "notifications/resources/list_changed";
     /// `notifications/resources/updated`.
     RESOURCE_UPDATED = "notifications/resources/updated";
+    /// `notifications/roots/list_changed` (legacy).
+    ROOTS_CHANGED = "notifications/roots/list_changed";
     /// `elicitation/create`.
     ELICIT = "elicitation/create";
     /// `sampling/createMessage`.

@@ -774,7 +774,7 @@ fn is_transient(status: u16) -> bool {
 }
 
 /// `supportedVersions` of a DiscoverResult: an array of strings, or this is none.
-fn supported_versions(result: &Bytes) -> Option<Vec<String>> {
+pub(crate) fn supported_versions(result: &Bytes) -> Option<Vec<String>> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Discovered {
@@ -786,7 +786,7 @@ fn supported_versions(result: &Bytes) -> Option<Vec<String>> {
 }
 
 /// `data.supported` of a version error: an array of strings, or nothing to go by.
-fn supported_in(error: &ErrorObject) -> Option<Vec<String>> {
+pub(crate) fn supported_in(error: &ErrorObject) -> Option<Vec<String>> {
     #[derive(Deserialize)]
     struct Data {
         supported: Vec<String>,

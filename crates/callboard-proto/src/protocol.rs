@@ -13,17 +13,27 @@
 //!
 //! Start reading at [`Protocol::handle_event`].
 
+mod asked;
+
+pub use asked::INTERNAL_ERROR;
+
 use crate::dialect::{self, CancelWay, Dialect, Identity, Verdict};
 use crate::envelope::{self, Params};
 use crate::frame::{ErrorObject, Frame, Junk, RequestId, ResultType};
+use crate::message::{InitializeResult, LoggingLevel, RawJson, RawResult};
 use crate::method::Method;
+use crate::mrtr::{InputKind, InputRequest};
+use crate::negotiate::UNSUPPORTED_VERSION;
 use crate::negotiate::{
     self, Ask, Attempt, Input, METHOD_NOT_FOUND, Opened, Opening, OpeningConfig, OpeningFailure, Reply, Step,
     Stray,
 };
+use crate::revision::{Era, Revision};
 use crate::wire::{Command, Down, Ended, Event, Key, Origin, Outgoing, Refusal, SendMeta};
+use asked::{Asked, Open};
 use bytes::Bytes;
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// What a connection is made with.
@@ -33,12 +43,18 @@ pub struct Config {
     pub opening: OpeningConfig,
     /// What it tells of the client.
     pub identity: Identity,
-    /// Ids for the requests of the opening, never used for anything else.
-    pub keys: [Key; OPENING_KEYS],
+    /// Which log messages are wanted, where somebody has said so: asked for as soon as it is open.
+    pub log_level: Option<LoggingLevel>,
+    /// Ids for requests of the connection itself, never used for anything else.
+    pub keys: [Key; OWN_KEYS],
 }
 
-/// How many requests an opening sends at most: two probes, two handshakes.
-pub const OPENING_KEYS: usize = 4;
+/// How many requests of its own a connection sends at most: four for its opening, one for the log level, the rest
+/// for renegotiations.
+pub const OWN_KEYS: usize = 12;
+
+/// How long a renegotiation may take.
+const RENEGOTIATION: Duration = Duration::from_secs(10);
 
 /// How long a legacy HTTP exchange stays open after its cancel, waiting for the answer that may still come.
 const LINGER: Duration = Duration::from_secs(10);
@@ -46,17 +62,37 @@ const LINGER: Duration = Duration::from_secs(10);
 /// How many pings of a server are remembered until it is known to be legacy.
 const EARLY_PINGS: usize = 16;
 
+/// What is to be put on the wire. What differs by era is resolved when it is sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// A request of this method.
+    Request(Method),
+    /// A sign of life: `ping` in the legacy era, `server/discover` in the modern one (PING-03).
+    Ping,
+    /// Which log messages are wanted: `logging/setLevel` in the legacy era; in the modern one nothing is sent and
+    /// later requests carry the level (LOG-01, LOG-02).
+    SetLogLevel(LoggingLevel),
+    /// A notification of this method; it is over once it is handed to the transport.
+    Notify(Method),
+    /// `notifications/roots/list_changed`, which only the legacy era knows (ROOT-04).
+    RootsChanged,
+}
+
 /// One request to put on the wire.
 #[derive(Debug)]
 pub struct Submission<W> {
     /// Its id, fresh.
     pub key: Key,
-    /// Its method.
-    pub method: Method,
+    /// What it is.
+    pub operation: Operation,
     /// Its params.
     pub params: Params,
     /// Whether it carries a progress token.
     pub wants_progress: bool,
+    /// What it declares (a JSON object), where that differs from what the connection declares.
+    pub capabilities: Option<Bytes>,
+    /// Headers of its own: sent over modern HTTP alone, ignored elsewhere.
+    pub headers: Option<Arc<[(String, String)]>>,
     /// Who waits for it.
     pub waiter: W,
 }
@@ -82,6 +118,24 @@ pub enum Effect<W> {
         /// How it ended.
         outcome: Outcome,
     },
+    /// The server asks for something; [`Protocol::handle_reply`] answers it.
+    Asked {
+        /// The id of its request.
+        id: RequestId,
+        /// What it asks for; the key is the id as text.
+        input: InputRequest,
+        /// The request of ours that it belongs to, where that is known.
+        tied: Option<Key>,
+    },
+    /// The answer to what the server asked is not wanted any more.
+    StopAsked {
+        /// The id of its request.
+        id: RequestId,
+    },
+    /// The time of this request stands still: the host answers something for it.
+    Pause(Key),
+    /// Its time goes on.
+    Resume(Key),
     /// A notification that belongs to no request.
     Notification {
         /// What is told.
@@ -116,6 +170,8 @@ pub enum Outcome {
     Lost(String),
     /// The connection went down, or was down already.
     Down(Down),
+    /// There is no such thing in the era of the connection; nothing was sent.
+    Unsupported,
 }
 
 /// How an answer broke the protocol.
@@ -131,6 +187,9 @@ pub enum Violation {
     /// The HTTP answer is no JSON-RPC.
     #[error("the answer cannot be read, {0}")]
     Unusable(String),
+    /// An interim result that breaks the rules of multi round-trip requests.
+    #[error("the interim result breaks them, {0}")]
+    Interim(crate::mrtr::Violation),
     /// The HTTP answer ended without an answer to this request.
     #[error("the response ended without an answer to this request{}", .0.as_ref().map(|id| format!("; it answered id {id}")).unwrap_or_default())]
     NoAnswer(Option<RequestId>),
@@ -172,7 +231,12 @@ pub enum End {
 #[derive(Debug)]
 pub struct Protocol<W> {
     config: Config,
-    phase: Phase,
+    phase: Phase<W>,
+    /// How many of the keys in `config` are used.
+    used: usize,
+    /// A request of its own whose answer nobody waits for.
+    silent: Option<Key>,
+    asked: Asked,
     table: HashMap<Key, Entry<W>>,
     /// Cancelled legacy HTTP exchanges in the order of their end.
     lingering: VecDeque<(Instant, Key)>,
@@ -182,18 +246,34 @@ pub struct Protocol<W> {
 }
 
 #[derive(Debug)]
-enum Phase {
+enum Phase<W> {
     Opening(Box<OpeningPhase>),
-    Ready(Dialect),
+    Ready(ReadyPhase<W>),
     Closing,
     Over,
 }
 
 #[derive(Debug)]
+struct ReadyPhase<W> {
+    dialect: Dialect,
+    /// Counts the renegotiations that have ended.
+    epoch: u32,
+    /// While one is under way: nothing is sent, what is submitted waits.
+    renegotiating: Option<Box<Renegotiating<W>>>,
+}
+
+#[derive(Debug)]
+struct Renegotiating<W> {
+    key: Key,
+    revision: Revision,
+    until: Instant,
+    /// In the order they came; bounded by the permits of their senders.
+    held: VecDeque<Submission<W>>,
+}
+
+#[derive(Debug)]
 struct OpeningPhase {
     machine: Opening,
-    /// How many of `config.keys` are used.
-    used: usize,
     discover: Option<Key>,
     initialize: Option<Key>,
     /// Pings that came before the server was known to be legacy.
@@ -204,6 +284,8 @@ struct OpeningPhase {
 struct Entry<W> {
     method: Method,
     wants_progress: bool,
+    /// The epoch it was sent in.
+    epoch: u32,
     /// An HTTP exchange answered some other id: worth a word when it ends without an answer.
     strange: Option<RequestId>,
     state: EntryState<W>,
@@ -226,7 +308,6 @@ impl<W> Protocol<W> {
         let machine = Opening::new(config.opening.clone());
         let opening = OpeningPhase {
             machine,
-            used: 0,
             discover: None,
             initialize: None,
             pings: Vec::new(),
@@ -234,6 +315,9 @@ impl<W> Protocol<W> {
         Self {
             config,
             phase: Phase::Opening(Box::new(opening)),
+            used: 0,
+            silent: None,
+            asked: Asked::default(),
             table: HashMap::new(),
             lingering: VecDeque::new(),
             effects: VecDeque::new(),
@@ -243,33 +327,97 @@ impl<W> Protocol<W> {
 
     /// Puts a request on the wire. Where the connection is not open its waiter comes back at once.
     pub fn handle_submit(&mut self, submission: Submission<W>) {
-        let Submission {
-            key,
-            method,
-            params,
-            wants_progress,
-            waiter,
-        } = submission;
-        let Phase::Ready(dialect) = &self.phase else {
-            self.effects.push_back(Effect::Settle {
-                waiter,
-                outcome: Outcome::Down(Down::Closed),
-            });
+        match &mut self.phase {
+            Phase::Ready(ReadyPhase {
+                renegotiating: Some(renegotiating),
+                ..
+            }) => {
+                renegotiating.held.push_back(submission);
+            }
+            Phase::Ready(_) => self.send_submission(submission),
+            Phase::Opening(_) | Phase::Closing | Phase::Over => {
+                let (waiter, outcome) = (submission.waiter, Outcome::Down(Down::Closed));
+                self.effects.push_back(Effect::Settle { waiter, outcome });
+            }
+        }
+    }
+
+    fn send_submission(&mut self, submission: Submission<W>) {
+        let Phase::Ready(ready) = &mut self.phase else {
             return;
         };
-        let message = dialect.request(key, &method, &params, wants_progress);
-        let meta = dialect.send_meta(&method, &params);
-        self.table.insert(
+        let Submission {
             key,
-            Entry {
-                method,
-                wants_progress,
-                strange: None,
-                state: EntryState::Waiting(waiter),
-            },
-        );
+            operation,
+            mut params,
+            wants_progress,
+            capabilities,
+            headers,
+            waiter,
+        } = submission;
+        let dialect = &mut ready.dialect;
+        let (method, settled) = match (operation, dialect.era()) {
+            (Operation::Request(method), _) => (method, None),
+            (Operation::Ping, Era::Legacy) => (Method::PING, None),
+            (Operation::Ping, Era::Modern) => (Method::DISCOVER, None),
+            (Operation::SetLogLevel(level), Era::Legacy) => {
+                params = params.replaced(&serde_json::json!({ "level": level.as_str() }));
+                (Method::SET_LEVEL, None)
+            }
+            (Operation::SetLogLevel(level), Era::Modern) => {
+                dialect.set_log_level(Some(level));
+                (
+                    Method::SET_LEVEL,
+                    Some(Outcome::Result(Bytes::from_static(b"{}"))),
+                )
+            }
+            (Operation::RootsChanged, Era::Modern) => (Method::ROOTS_CHANGED, Some(Outcome::Unsupported)),
+            (Operation::RootsChanged, Era::Legacy) => {
+                return self.send_notification(&Method::ROOTS_CHANGED, &params, waiter);
+            }
+            (Operation::Notify(method), _) if dialect.takes_notifications() => {
+                return self.send_notification(&method, &params, waiter);
+            }
+            (Operation::Notify(method), _) => (method, Some(Outcome::Unsupported)),
+        };
+        if let Some(outcome) = settled {
+            self.effects.push_back(Effect::Settle { waiter, outcome });
+            return;
+        }
+        let message = match &capabilities {
+            Some(capabilities) => {
+                dialect.request_declaring(key, &method, &params, wants_progress, capabilities)
+            }
+            None => dialect.request(key, &method, &params, wants_progress),
+        };
+        let meta = SendMeta {
+            headers,
+            ..dialect.send_meta(&method, &params)
+        };
+        let entry = Entry {
+            method,
+            wants_progress,
+            epoch: ready.epoch,
+            strange: None,
+            state: EntryState::Waiting(waiter),
+        };
+        self.table.insert(key, entry);
         self.highest = self.highest.max(key);
         self.send(Some(key), message, meta);
+    }
+
+    fn send_notification(&mut self, method: &Method, params: &Params, waiter: W) {
+        self.notify(method, params.object());
+        let outcome = Outcome::Result(Bytes::from_static(b"{}"));
+        self.effects.push_back(Effect::Settle { waiter, outcome });
+    }
+
+    /// Answers a request of the server: with a result, or with an error code and message. One that is not open any
+    /// more is not answered.
+    pub fn handle_reply(&mut self, id: &RequestId, reply: Result<&RawJson, (i64, &str)>) {
+        let Some(open) = self.asked.remove(id) else { return };
+        self.reply(id, reply);
+        self.resume(&open);
     }
 
     /// Ends a request from this side: its waiter is dropped, the server is told by the rule of era and channel.
@@ -277,11 +425,14 @@ impl<W> Protocol<W> {
     /// `written` says whether the server may have seen it: a request that was not written is only taken back
     /// (FR-021). An unknown key is a request that ended meanwhile (CAN-07).
     pub fn handle_cancel(&mut self, key: Key, written: bool, reason: &str, now: Instant) {
-        let Phase::Ready(dialect) = &self.phase else {
+        let Phase::Ready(ready) = &mut self.phase else {
             self.table.remove(&key);
             return;
         };
-        let way = dialect.cancel_way();
+        let way = ready.dialect.cancel_way();
+        if let Some(renegotiating) = &mut ready.renegotiating {
+            renegotiating.held.retain(|held| held.key != key);
+        }
         let Some(entry) = self.table.get_mut(&key) else {
             return;
         };
@@ -291,7 +442,7 @@ impl<W> Protocol<W> {
         if !written {
             entry.state = EntryState::Removing;
             self.effects.push_back(Effect::Command(Command::Abort { key }));
-            return;
+            return self.call_gone(key);
         }
         match way {
             CancelWay::Notify => {
@@ -308,14 +459,15 @@ impl<W> Protocol<W> {
                 self.notify_cancelled(key, reason);
             }
         }
+        self.call_gone(key);
     }
 
     /// Closes the connection in order. What is in flight ends with `Down`; the transport's own `Down` ends it.
     pub fn handle_close(&mut self) {
         match self.phase {
             Phase::Opening(_) | Phase::Ready(_) => {
-                self.phase = Phase::Closing;
                 self.settle_all(|| Outcome::Down(Down::Closed));
+                self.phase = Phase::Closing;
                 self.effects.push_back(Effect::Command(Command::Close));
             }
             Phase::Closing | Phase::Over => {}
@@ -341,6 +493,14 @@ impl<W> Protocol<W> {
         {
             self.opening_input(Input::Timeout, now);
         }
+        if let Phase::Ready(ready) = &self.phase
+            && ready
+                .renegotiating
+                .as_ref()
+                .is_some_and(|renegotiating| now >= renegotiating.until)
+        {
+            self.renegotiation_failed("no answer");
+        }
         while let Some(&(due, key)) = self.lingering.front()
             && now >= due
         {
@@ -359,15 +519,16 @@ impl<W> Protocol<W> {
     /// When [`Protocol::handle_timeout`] is due.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let opening = match &self.phase {
+        let own = match &self.phase {
             Phase::Opening(opening) => opening.machine.timeout(),
-            Phase::Ready(_) | Phase::Closing | Phase::Over => None,
+            Phase::Ready(ready) => ready
+                .renegotiating
+                .as_ref()
+                .map(|renegotiating| renegotiating.until),
+            Phase::Closing | Phase::Over => None,
         };
         let lingering = self.lingering.front().map(|&(due, _)| due);
-        match (opening, lingering) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
+        own.into_iter().chain(lingering).min()
     }
 
     /// Who waits for the request of this key.
@@ -394,7 +555,7 @@ impl<W> Protocol<W> {
             } => self.handle_result(origin, id, result, &result_type, now),
             Frame::Error { id, error } => self.handle_error(origin, id, error, now),
             Frame::Notification { method, params } => self.handle_notification(method, params),
-            Frame::Request { id, method, .. } => self.handle_request(id, method),
+            Frame::Request { id, method, params } => self.handle_request(origin, id, &method, params),
         }
     }
 
@@ -406,8 +567,11 @@ impl<W> Protocol<W> {
         result_type: &ResultType,
         now: Instant,
     ) {
-        if let Some(input) = self.opening_answer(&id, Reply::Result(result.clone())) {
+        if let Some(input) = self.opening_answer(&id, || Reply::Result(result.clone())) {
             return self.opening_input(input, now);
+        }
+        if self.is_renegotiation(&id) {
+            return self.renegotiated(&result);
         }
         let Some(key) = self.waiting_key(&id) else {
             return self.unexpected_answer(origin, id);
@@ -415,10 +579,8 @@ impl<W> Protocol<W> {
         let Some((method, waiter)) = self.take(key) else {
             return;
         };
-        let Phase::Ready(dialect) = &self.phase else {
-            return;
-        };
-        let outcome = match dialect.judge(&method, result_type) {
+        let Phase::Ready(ready) = &self.phase else { return };
+        let outcome = match ready.dialect.judge(&method, result_type) {
             Verdict::Complete => Outcome::Result(result),
             Verdict::InputRequired => Outcome::InputRequired(result),
             Verdict::Invalid(found) => Outcome::Violation(Violation::ResultType(found)),
@@ -437,16 +599,22 @@ impl<W> Protocol<W> {
                 return;
             }
         };
-        if let Some(input) = self.opening_answer(&id, Reply::Error(error.clone(), None)) {
+        if let Some(input) = self.opening_answer(&id, || Reply::Error(error.clone(), None)) {
             return self.opening_input(input, now);
+        }
+        if self.is_renegotiation(&id) {
+            return self.renegotiation_failed(&format!("error {}", error.code));
         }
         let Some(key) = self.waiting_key(&id) else {
             return self.unexpected_answer(origin, id);
         };
-        self.settle(key, Outcome::Error(error));
+        self.settle_with_error(key, error, now);
     }
 
     fn handle_notification(&mut self, method: Method, params: Option<Bytes>) {
+        if method == Method::CANCELLED {
+            return self.handle_server_cancel(params.as_ref());
+        }
         if method != Method::PROGRESS {
             self.effects.push_back(Effect::Notification { method, params });
             return;
@@ -461,48 +629,133 @@ impl<W> Protocol<W> {
         });
     }
 
-    fn handle_request(&mut self, id: RequestId, method: Method) {
+    fn handle_request(&mut self, origin: Origin, id: RequestId, method: &Method, params: Option<Bytes>) {
         match &mut self.phase {
             Phase::Opening(opening) if !opening.machine.is_initializing() => {
                 // Whether this server may be answered is not known before it is known to be legacy.
-                if method == Method::PING && opening.pings.len() < EARLY_PINGS {
+                if *method == Method::PING && opening.pings.len() < EARLY_PINGS {
                     opening.pings.push(id);
                 }
-                return;
             }
-            Phase::Ready(dialect) if !dialect.answers_requests() => {
+            Phase::Ready(ready) if !ready.dialect.answers_requests() => {
                 self.effects
-                    .push_back(Effect::Odd(Oddity::ForbiddenRequest(method)));
-                return;
+                    .push_back(Effect::Odd(Oddity::ForbiddenRequest(method.clone())));
             }
-            Phase::Opening(_) | Phase::Ready(_) => {}
-            Phase::Closing | Phase::Over => return,
-        }
-        if method == Method::PING {
-            self.answer(&id, Ok(()));
-        } else {
-            self.answer(&id, Err(&method));
+            // PING-01: at once, whatever else is going on
+            Phase::Opening(_) | Phase::Ready(_) if *method == Method::PING => {
+                self.reply(&id, Ok(&RawJson::new(Bytes::from_static(b"{}"))));
+            }
+            Phase::Opening(_) | Phase::Ready(_) => self.handle_asked(origin, id, method, params),
+            Phase::Closing | Phase::Over => {}
         }
     }
 
-    /// PING-01, RPC-13
-    fn answer(&mut self, id: &RequestId, answer: Result<(), &Method>) {
-        let message = match answer {
-            Ok(()) => envelope::answer(id, Ok(&Bytes::from_static(b"{}"))),
-            Err(method) => {
-                let message = format!("this client does not offer {method}");
-                envelope::answer(
-                    id,
-                    Err(&ErrorObject {
-                        code: METHOD_NOT_FOUND,
-                        message,
-                        data: None,
-                    }),
-                )
-            }
+    fn handle_asked(&mut self, origin: Origin, id: RequestId, method: &Method, params: Option<Bytes>) {
+        let params = RawJson::new(params.unwrap_or_else(|| Bytes::from_static(b"{}")));
+        let declared = self.config.identity.capabilities();
+        let kind = match self.asked.admit(&id, method, &params, declared) {
+            Ok(kind) => kind,
+            Err(refused) => return self.reply(&id, Err((refused.code, &refused.message))),
+        };
+        let waiting: Vec<Key> = match (origin, &self.phase) {
+            (Origin::Exchange(key), _) => self.waiter(key).is_some().then_some(key).into_iter().collect(),
+            (Origin::Standing, Phase::Ready(ready)) if ready.dialect.asks_untied() => self.may_be_asked_for(),
+            (Origin::Standing, _) => Vec::new(),
+        };
+        let tied = match waiting[..] {
+            [key] => Some(key),
+            _ => None,
+        };
+        self.effects.extend(waiting.iter().map(|key| Effect::Pause(*key)));
+        let input = InputRequest {
+            key: id.to_string(),
+            kind,
+            params,
+        };
+        self.effects.push_back(Effect::Asked {
+            id: id.clone(),
+            input,
+            tied,
+        });
+        self.asked.insert(
+            id,
+            Open {
+                kind,
+                paused: waiting,
+                tied,
+            },
+        );
+    }
+
+    /// The requests in flight that may lead to a request of the server.
+    fn may_be_asked_for(&self) -> Vec<Key> {
+        let waits = |entry: &Entry<W>| {
+            matches!(entry.state, EntryState::Waiting(_)) && entry.method.may_ask_for_input()
+        };
+        let mut keys: Vec<Key> = self
+            .table
+            .iter()
+            .filter(|(_, entry)| waits(entry))
+            .map(|(key, _)| *key)
+            .collect();
+        keys.sort_unstable();
+        keys
+    }
+
+    fn reply(&mut self, id: &RequestId, reply: Result<&RawJson, (i64, &str)>) {
+        let message = match reply {
+            Ok(result) => envelope::answer(id, Ok(result.bytes())),
+            Err((code, message)) => envelope::answer(
+                id,
+                Err(&ErrorObject {
+                    code,
+                    message: message.to_owned(),
+                    data: None,
+                }),
+            ),
         };
         let meta = self.legacy_meta(None);
         self.send(None, message, meta);
+    }
+
+    fn resume(&mut self, open: &Open) {
+        for key in &open.paused {
+            if self.waiter(*key).is_some() {
+                self.effects.push_back(Effect::Resume(*key));
+            }
+        }
+    }
+
+    /// A call is over: what the server asked for it is not wanted any more, and is answered so.
+    fn call_gone(&mut self, key: Key) {
+        for (id, open) in self.asked.remove_tied(key) {
+            self.effects.push_back(Effect::StopAsked { id: id.clone() });
+            match open.kind {
+                InputKind::ElicitationForm | InputKind::ElicitationUrl => {
+                    self.reply(
+                        &id,
+                        Ok(&RawJson::new(Bytes::from_static(b"{\"action\":\"cancel\"}"))),
+                    );
+                }
+                InputKind::Sampling | InputKind::SamplingTools | InputKind::Roots => {
+                    self.reply(
+                        &id,
+                        Err((INTERNAL_ERROR, "the call that this belongs to has ended")),
+                    );
+                }
+            }
+        }
+    }
+
+    /// CAN-08, CAN-09: stop, free, and say nothing; an id that is not open is ignored.
+    fn handle_server_cancel(&mut self, params: Option<&Bytes>) {
+        let Some(id) = params.and_then(cancelled_id) else {
+            return;
+        };
+        if let Some(open) = self.asked.remove(&id) {
+            self.effects.push_back(Effect::StopAsked { id });
+            self.resume(&open);
+        }
     }
 
     fn handle_junk(&mut self, _origin: Origin, reason: Junk) {
@@ -520,7 +773,7 @@ impl<W> Protocol<W> {
     fn handle_too_large(&mut self, key: Option<Key>, limit: usize, now: Instant) {
         if let Some(key) = key {
             let reply = Reply::Unusable(format!("an answer larger than {limit} bytes"));
-            if let Some(input) = self.opening_answer(&RequestId::Number(key.cast_signed()), reply) {
+            if let Some(input) = self.opening_answer(&RequestId::Number(key.cast_signed()), || reply) {
                 return self.opening_input(input, now);
             }
             if self.waiter(key).is_some() {
@@ -534,8 +787,11 @@ impl<W> Protocol<W> {
 
     fn handle_ended(&mut self, key: Key, how: Ended, now: Instant) {
         let id = RequestId::Number(key.cast_signed());
-        if let Some(input) = self.opening_answer(&id, opening_reply(&how)) {
+        if let Some(input) = self.opening_answer(&id, || opening_reply(&how)) {
             return self.opening_input(input, now);
+        }
+        if self.is_renegotiation(&id) {
+            return self.renegotiation_failed("no answer");
         }
         let Some(entry) = self.table.get_mut(&key) else {
             return;
@@ -543,8 +799,8 @@ impl<W> Protocol<W> {
         match (&entry.state, how) {
             (EntryState::Removing, Ended::AlreadySent) => {
                 self.table.remove(&key);
-                if let Phase::Ready(dialect) = &self.phase
-                    && dialect.cancel_way() != CancelWay::Abort
+                if let Phase::Ready(ready) = &self.phase
+                    && ready.dialect.cancel_way() != CancelWay::Abort
                 {
                     self.notify_cancelled(key, "no longer wanted");
                 }
@@ -561,7 +817,7 @@ impl<W> Protocol<W> {
                     Ended::Unreachable(text) => Outcome::Unreachable(text),
                     Ended::Unusable(text) => Outcome::Violation(Violation::Unusable(text)),
                     Ended::Refused(refusal) => match negotiate::error_in(&refusal) {
-                        Some(error) => Outcome::Error(error),
+                        Some(error) => return self.settle_with_error(key, error, now),
                         None => Outcome::Refused(refusal),
                     },
                 };
@@ -600,8 +856,8 @@ impl<W> Protocol<W> {
             return;
         };
         // The machine asks no more often than there are keys; the last is never given to two requests at once.
-        let key = self.config.keys[opening.used.min(OPENING_KEYS - 1)];
-        opening.used += 1;
+        let key = self.config.keys[self.used.min(OWN_KEYS - 1)];
+        self.used += 1;
         let channel = self.config.opening.channel;
         let (message, meta) = match ask {
             Ask::Discover(revision) => {
@@ -621,38 +877,149 @@ impl<W> Protocol<W> {
         self.highest = self.highest.max(key);
         self.send(Some(key), message, meta);
         for id in pings {
-            self.answer(&id, Ok(()));
+            self.reply(&id, Ok(&RawJson::new(Bytes::from_static(b"{}"))));
         }
     }
 
     fn opened(&mut self, opened: Opened) {
-        let dialect = Dialect::new(
+        let mut dialect = Dialect::new(
             opened.revision,
             self.config.opening.channel,
             &self.config.identity,
         );
-        let initialized = dialect.answers_requests();
-        self.phase = Phase::Ready(dialect);
-        if initialized {
+        let legacy = dialect.era() == Era::Legacy;
+        if !legacy {
+            dialect.set_log_level(self.config.log_level);
+        }
+        self.phase = Phase::Ready(ReadyPhase {
+            dialect,
+            epoch: 0,
+            renegotiating: None,
+        });
+        if legacy {
             // LIF-04
             self.notify(&Method::INITIALIZED, &Bytes::new());
+            self.ask_for_logs(&opened);
         }
         self.effects.push_back(Effect::Opened(opened));
     }
 
+    /// STD-10, LOG-02: a new session knows nothing of the level that was set in the one before.
+    fn ask_for_logs(&mut self, opened: &Opened) {
+        let Some(level) = self.config.log_level else {
+            return;
+        };
+        let offers = opened
+            .result
+            .clone()
+            .map(RawResult::new)
+            .and_then(|raw| InitializeResult::from_raw(raw).ok());
+        if !offers.is_some_and(|offers| offers.capabilities.logging) {
+            return;
+        }
+        let Some(key) = self.config.keys.get(self.used).copied() else {
+            return;
+        };
+        self.used += 1;
+        self.silent = Some(key);
+        self.highest = self.highest.max(key);
+        let params = Params::default().replaced(&serde_json::json!({ "level": level.as_str() }));
+        let message = envelope::request(key, &Method::SET_LEVEL, &params, None, false);
+        let meta = self.legacy_meta(Some(Method::SET_LEVEL));
+        self.send(Some(key), message, meta);
+    }
+
     /// The input that an answer is, if its id is one of the opening's.
-    fn opening_answer(&self, id: &RequestId, reply: Reply) -> Option<Input> {
+    fn opening_answer(&self, id: &RequestId, reply: impl FnOnce() -> Reply) -> Option<Input> {
         let Phase::Opening(opening) = &self.phase else {
             return None;
         };
         let key = as_key(id)?;
         if opening.discover == Some(key) {
-            Some(Input::Discovered(reply))
+            Some(Input::Discovered(reply()))
         } else if opening.initialize == Some(key) {
-            Some(Input::Initialized(reply))
+            Some(Input::Initialized(reply()))
         } else {
             None
         }
+    }
+
+    /// A request was refused for its version: the first of them starts a renegotiation, the others join it. What is
+    /// submitted meanwhile waits for its end, what is in flight goes on.
+    fn version_refused(&mut self, sent_in: u32, error: &ErrorObject, now: Instant) {
+        let Phase::Ready(ready) = &mut self.phase else {
+            return;
+        };
+        // Refused under a version that is no longer spoken here, or again after a renegotiation: not this one's.
+        if ready.dialect.era() == Era::Legacy || ready.renegotiating.is_some() || sent_in != ready.epoch {
+            return;
+        }
+        let supported = negotiate::supported_in(error).unwrap_or_default();
+        let supported = supported.iter().map(String::as_str);
+        let Some(revision) = Revision::pick(supported, Some(Era::Modern)) else {
+            return;
+        };
+        let Some(key) = self.config.keys.get(self.used).copied() else {
+            return;
+        };
+        self.used += 1;
+        let until = now + RENEGOTIATION;
+        ready.renegotiating = Some(Box::new(Renegotiating {
+            key,
+            revision,
+            until,
+            held: VecDeque::new(),
+        }));
+        let channel = self.config.opening.channel;
+        let (message, meta) = dialect::discover(key, revision, channel, &self.config.identity);
+        self.highest = self.highest.max(key);
+        self.send(Some(key), message, meta);
+    }
+
+    fn is_renegotiation(&self, id: &RequestId) -> bool {
+        match &self.phase {
+            Phase::Ready(ReadyPhase {
+                renegotiating: Some(renegotiating),
+                ..
+            }) => as_key(id) == Some(renegotiating.key),
+            _ => false,
+        }
+    }
+
+    fn renegotiated(&mut self, result: &Bytes) {
+        let Phase::Ready(ready) = &mut self.phase else {
+            return;
+        };
+        let Some(renegotiating) = ready.renegotiating.take() else {
+            return;
+        };
+        let spoken = negotiate::supported_versions(result);
+        let spoken = spoken
+            .as_deref()
+            .is_some_and(|theirs| theirs.iter().any(|name| *name == renegotiating.revision.as_str()));
+        if !spoken {
+            ready.renegotiating = Some(renegotiating);
+            return self.renegotiation_failed("an answer without that version");
+        }
+        let level = ready.dialect.log_level();
+        ready.dialect = Dialect::new(
+            renegotiating.revision,
+            self.config.opening.channel,
+            &self.config.identity,
+        );
+        ready.dialect.set_log_level(level);
+        ready.epoch += 1;
+        for submission in renegotiating.held {
+            self.send_submission(submission);
+        }
+    }
+
+    /// The connection cannot go on: the next one opens anew.
+    fn renegotiation_failed(&mut self, how: &str) {
+        let down = Down::Io(format!("the version could not be renegotiated, {how}"));
+        self.settle_all(|| Outcome::Down(down.clone()));
+        self.effects.push_back(Effect::Command(Command::Close));
+        self.end(End::Lost(down));
     }
 
     /// The request in flight that an id names: a number, or its digits as a string (FR-023).
@@ -661,6 +1028,10 @@ impl<W> Protocol<W> {
     }
 
     fn unexpected_answer(&mut self, origin: Origin, id: RequestId) {
+        if self.silent.is_some() && as_key(&id) == self.silent {
+            self.silent = None;
+            return;
+        }
         self.note_stray(|| Stray::Answer(id.clone()));
         let oddity = match as_key(&id) {
             Some(key) if key <= self.highest && key != 0 => {
@@ -693,7 +1064,9 @@ impl<W> Protocol<W> {
     }
 
     fn take(&mut self, key: Key) -> Option<(Method, W)> {
-        match self.table.remove(&key)? {
+        let entry = self.table.remove(&key)?;
+        self.call_gone(key);
+        match entry {
             Entry {
                 method,
                 state: EntryState::Waiting(waiter),
@@ -709,9 +1082,31 @@ impl<W> Protocol<W> {
         }
     }
 
+    fn settle_with_error(&mut self, key: Key, error: ErrorObject, now: Instant) {
+        if error.code == UNSUPPORTED_VERSION
+            && let Some(sent_in) = self.table.get(&key).map(|entry| entry.epoch)
+        {
+            self.version_refused(sent_in, &error, now);
+        }
+        self.settle(key, Outcome::Error(error));
+    }
+
     fn settle_all(&mut self, outcome: impl Fn() -> Outcome) {
         let mut waiting: Vec<(Key, Entry<W>)> = self.table.drain().collect();
         waiting.sort_unstable_by_key(|(key, _)| *key);
+        for id in self.asked.remove_all() {
+            self.effects.push_back(Effect::StopAsked { id });
+        }
+        let held = match &mut self.phase {
+            Phase::Ready(ready) => ready.renegotiating.take().map(|renegotiating| renegotiating.held),
+            Phase::Opening(_) | Phase::Closing | Phase::Over => None,
+        };
+        for held in held.into_iter().flatten() {
+            self.effects.push_back(Effect::Settle {
+                waiter: held.waiter,
+                outcome: outcome(),
+            });
+        }
         for (_, entry) in waiting {
             if let EntryState::Waiting(waiter) = entry.state {
                 self.effects.push_back(Effect::Settle {
@@ -743,12 +1138,13 @@ impl<W> Protocol<W> {
 
     fn legacy_meta(&self, method: Option<Method>) -> SendMeta {
         match &self.phase {
-            Phase::Ready(dialect) => dialect.plain_meta(method),
+            Phase::Ready(ready) => ready.dialect.plain_meta(method),
             Phase::Opening(_) | Phase::Closing | Phase::Over => SendMeta {
                 method,
                 name: None,
-                era: crate::Era::Legacy,
+                era: Era::Legacy,
                 version_header: None,
+                headers: None,
             },
         }
     }
@@ -774,15 +1170,35 @@ fn progress_token(params: &Bytes) -> Option<RequestId> {
         #[serde(borrow)]
         progress_token: &'a serde_json::value::RawValue,
     }
-    let token = serde_json::from_slice::<Params<'_>>(params)
-        .ok()?
-        .progress_token
-        .get();
-    match token.parse() {
+    id_of(
+        serde_json::from_slice::<Params<'_>>(params)
+            .ok()?
+            .progress_token
+            .get(),
+    )
+}
+
+/// The id in the params of `notifications/cancelled`.
+fn cancelled_id(params: &Bytes) -> Option<RequestId> {
+    #[derive(serde::Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Params<'a> {
+        #[serde(borrow)]
+        request_id: &'a serde_json::value::RawValue,
+    }
+    id_of(
+        serde_json::from_slice::<Params<'_>>(params)
+            .ok()?
+            .request_id
+            .get(),
+    )
+}
+
+/// An id as JSON text.
+fn id_of(text: &str) -> Option<RequestId> {
+    match text.parse() {
         Ok(number) => Some(RequestId::Number(number)),
-        Err(_) => serde_json::from_str::<Box<str>>(token)
-            .ok()
-            .map(RequestId::String),
+        Err(_) => serde_json::from_str::<Box<str>>(text).ok().map(RequestId::String),
     }
 }
 

@@ -77,6 +77,15 @@ impl Revision {
         }
     }
 
+    /// Whether a model's message may have several blocks of content, and tool blocks (since 2025-11-25).
+    #[must_use]
+    pub const fn has_sampling_lists(self) -> bool {
+        match self {
+            Self::V2024_11_05 | Self::V2025_03_26 | Self::V2025_06_18 => false,
+            Self::V2025_11_25 | Self::V2026_07_28 => true,
+        }
+    }
+
     /// Picks the newest revision of `era` (of any era where `None`) that is in `offered`.
     pub fn pick<'a>(offered: impl IntoIterator<Item = &'a str>, era: Option<Era>) -> Option<Self> {
         let offered: Vec<Self> = offered.into_iter().filter_map(|name| name.parse().ok()).collect();

@@ -8,6 +8,7 @@ use crate::method::Method;
 use crate::revision::Era;
 use bytes::Bytes;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Our own JSON-RPC request id, which is also the key of its exchange in a transport.
@@ -60,7 +61,7 @@ impl Outgoing {
 }
 
 /// What a transport may need to know of a message beside its bytes; over stdio nothing of it is used.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct SendMeta {
     /// The method, for `Mcp-Method` and for logs; `None` for an answer to a request of the server.
     pub method: Option<Method>,
@@ -70,6 +71,26 @@ pub struct SendMeta {
     pub era: Era,
     /// The value of `MCP-Protocol-Version`, where the message carries one (HTTP-05, LHT-01).
     pub version_header: Option<&'static str>,
+    /// Headers of this request's own, sent in the modern era; their values may be secrets.
+    pub headers: Option<Arc<[(String, String)]>>,
+}
+
+impl fmt::Debug for SendMeta {
+    /// Without the values of headers.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let headers: Vec<&str> = self
+            .headers
+            .iter()
+            .flat_map(|headers| headers.iter().map(|(name, _)| name.as_str()))
+            .collect();
+        f.debug_struct("SendMeta")
+            .field("method", &self.method)
+            .field("name", &self.name)
+            .field("era", &self.era)
+            .field("version_header", &self.version_header)
+            .field("headers", &headers)
+            .finish()
+    }
 }
 
 /// What the core asks of a transport.

@@ -3,7 +3,8 @@
 //! ```text
 //!                      ┌─ exchange (key 7): POST ─► JSON or event stream ─┐
 //! Post ──► Driver ─────┼─ exchange (key 8): …                             ├─ Frame, Ended ──► connection
-//!          │ table     └─ errand (no key): POST ─► any 2xx                ┘
+//!          │ table     ├─ errand (no key): POST ─► any 2xx                │
+//!          │           └─ standing (legacy): GET ─► event stream          ┘
 //!          └ key ─► abort handle, written?
 //! ```
 //! Dropping an exchange drops its response body, which at a modern server *is* the cancellation; so nothing but
@@ -12,27 +13,30 @@
 //! without a word.
 //!
 //! Not here: which answer means what (`callboard_proto::Protocol`), redirects (refused like any status that is
-//! no success), proxies, compressed bodies, the standalone GET stream of the legacy era and its resumption.
+//! no success), proxies, compressed bodies, the resumption of streams that answer a POST.
 //!
-//! Start reading at [`open`], then `exchange`.
+//! Start reading at [`open`], then `exchange`, `errand`, `standing`.
 
 mod client;
 mod config;
+mod content;
 mod errand;
 mod exchange;
 mod fault;
 mod request;
 mod session;
+mod standing;
 mod upload;
 
 pub use client::Clients;
 pub use config::HttpConfig;
 
 use crate::{Events, Lifeline, Link, Post};
-use callboard_proto::Method;
-use callboard_proto::wire::{Command, Down, Ended, Event, Key};
+use bytes::Bytes;
+use callboard_proto::wire::{Command, Down, Ended, Event, Key, SendMeta};
+use callboard_proto::{Era, Frame, Junk, Method};
 use client::Pool;
-use errand::Gate;
+use errand::{Gate, Latch};
 use exchange::Place;
 use request::{Letter, Target};
 use session::Session;
@@ -59,6 +63,7 @@ pub fn open(config: &HttpConfig, clients: &Clients, events: Events) -> Link {
     let driver = Driver {
         inbox,
         errands: JoinSet::new(),
+        standing: JoinSet::new(),
         gate: None,
         _lifeline: events.lifeline(),
         shared: Rc::new(Shared {
@@ -81,7 +86,9 @@ pub fn open(config: &HttpConfig, clients: &Clients, events: Events) -> Link {
 struct Driver {
     inbox: mpsc::Receiver<Post>,
     errands: JoinSet<()>,
-    /// Shut while the server has not answered `notifications/initialized`.
+    /// The standing stream of the session: one task at most.
+    standing: JoinSet<()>,
+    /// Shut while the server has not answered `notifications/initialized` and then the GET for that stream.
     gate: Option<Gate>,
     shared: Rc<Shared>,
     _lifeline: Lifeline,
@@ -117,7 +124,7 @@ impl Driver {
                     Some(Post { command: Command::Close, .. }) => return self.close().await,
                     Some(Post { command: Command::Abort { key }, .. }) => self.abort(key).await,
                     Some(Post { command: Command::Send { key, message, meta }, mark }) => {
-                        self.send(key, Letter { message, meta, wire: Arc::new(Wire::new(mark)) });
+                        self.send(key, Letter { message, meta, wire: Arc::new(Wire::new(mark)) }).await;
                     }
                 },
                 Some(end) = self.errands.join_next() => {
@@ -125,34 +132,67 @@ impl Driver {
                         return; // a panic: the lifeline tells
                     }
                 }
+                Some(end) = self.standing.join_next() => {
+                    if end.is_err() {
+                        return;
+                    }
+                }
             }
         }
     }
 
-    fn send(&mut self, key: Option<Key>, letter: Letter) {
-        self.gate.take_if(|gate| gate.is_open());
-        let gate = self.gate.clone();
-        let shared = Rc::clone(&self.shared);
+    async fn send(&mut self, key: Option<Key>, letter: Letter) {
         match key {
             Some(key) => {
-                shared.session.note(Some(key), &letter.meta);
-                let wire = Arc::clone(&letter.wire);
-                let place = Place::new(key, shared);
-                let task = tokio::task::spawn_local(exchange::run(place, letter, gate)).abort_handle();
-                let former = self.shared.table.borrow_mut().insert(key, Entry { task, wire });
-                debug_assert!(former.is_none(), "a key is used once");
+                if is_legacy(&letter.meta, &Method::INITIALIZE) {
+                    // The stream of the former session ends before there is another (FR-044).
+                    self.standing.shutdown().await;
+                }
+                self.exchange(key, letter);
             }
-            None => {
-                shared.session.note(None, &letter.meta);
-                let ends_the_handshake = letter.meta.method.as_ref() == Some(&Method::INITIALIZED);
-                let latch = ends_the_handshake.then(|| {
-                    let (gate, latch) = Gate::shut();
-                    self.gate = Some(gate);
-                    latch
-                });
-                self.errands.spawn_local(errand::run(shared, letter, gate, latch));
-            }
+            None => self.errand(letter).await,
         }
+    }
+
+    fn exchange(&mut self, key: Key, letter: Letter) {
+        let gate = self.gate();
+        let shared = Rc::clone(&self.shared);
+        shared.session.note(Some(key), &letter.meta);
+        let wire = Arc::clone(&letter.wire);
+        let place = Place::new(key, shared);
+        let task = tokio::task::spawn_local(exchange::run(place, letter, gate)).abort_handle();
+        let former = self.shared.table.borrow_mut().insert(key, Entry { task, wire });
+        debug_assert!(former.is_none(), "a key is used once");
+    }
+
+    async fn errand(&mut self, letter: Letter) {
+        let gate = self.gate();
+        let shared = Rc::clone(&self.shared);
+        shared.session.note(None, &letter.meta);
+        let latch = if is_legacy(&letter.meta, &Method::INITIALIZED) {
+            Some(self.listen().await)
+        } else {
+            None
+        };
+        self.errands.spawn_local(errand::run(shared, letter, gate, latch));
+    }
+
+    /// Has the standing stream opened once the latch is dropped; what comes later waits for both.
+    async fn listen(&mut self) -> Latch {
+        let (initialized, latch) = Gate::shut(INITIALIZED_LIMIT);
+        let (gate, listening) = Gate::shut(INITIALIZED_LIMIT + standing::HEAD_LIMIT);
+        self.gate = Some(gate);
+        self.standing.shutdown().await;
+        let shared = Rc::clone(&self.shared);
+        self.standing
+            .spawn_local(standing::run(shared, initialized, listening));
+        latch
+    }
+
+    /// What a message has to wait for, if anything.
+    fn gate(&mut self) -> Option<Gate> {
+        self.gate.take_if(|gate| gate.is_open());
+        self.gate.clone()
     }
 
     async fn abort(&self, key: Key) {
@@ -168,9 +208,10 @@ impl Driver {
         self.shared.events.send(vec![Event::Ended { key, how }]).await;
     }
 
-    /// Exchanges and their streams close before the session that they belong to (FR-044).
+    /// All streams close before the session that they belong to (FR-044).
     async fn close(&mut self) {
         self.inbox.close();
+        self.standing.shutdown().await;
         let errands = async { while self.errands.join_next().await.is_some() {} };
         if timeout(CLOSE_LIMIT, errands).await.is_err() {
             debug!(server = %self.shared.name, "closed before every notification was answered");
@@ -201,10 +242,33 @@ impl Shared {
             entry.task.abort();
         }
     }
+
+    /// Scans a large message off this thread, so that others are not kept waiting.
+    async fn parse_elsewhere(&self, bytes: Bytes) -> Vec<Result<Frame, Junk>> {
+        // The semaphore is never closed.
+        let _turn = self.large.acquire().await;
+        match tokio::task::spawn_blocking(move || Frame::parse(bytes).collect()).await {
+            Ok(frames) => frames,
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                Err(_shutdown) => Vec::new(),
+            },
+        }
+    }
+}
+
+fn is_legacy(meta: &SendMeta, method: &Method) -> bool {
+    meta.era == Era::Legacy && meta.method.as_ref() == Some(method)
 }
 
 /// How many commands may wait for the driver.
 const QUEUE: usize = 4096;
+
+/// Messages above this size are scanned off the thread.
+const LARGE: usize = 256 * 1024;
+
+/// How long messages wait for the answer to `notifications/initialized`.
+const INITIALIZED_LIMIT: Duration = Duration::from_secs(5);
 
 /// How long `Close` waits for notifications on their way, and then for the end of the session.
 const CLOSE_LIMIT: Duration = Duration::from_secs(2);

@@ -97,10 +97,8 @@ impl Bare {
                 }
             }
         });
-        let identity = Identity {
-            client_info: Bytes::from_static(br#"{"name":"bench","version":"1"}"#),
-            capabilities: Bytes::from_static(b"{}"),
-        };
+        let client = callboard::message::Implementation::new("bench", "1");
+        let identity = Identity::new(&client, callboard::message::ClientCapabilities::default());
         let dialect = Arc::new(Dialect::new(Revision::V2026_07_28, Channel::Pipe, &identity));
         Self {
             dialect,

@@ -1,171 +1,493 @@
 //! Calls as values: set options, then `.await`. Nothing happens before.
 //!
 //! ```text
-//! ToolCall, RequestCall, … ──► Call::run: admission, Start ──► spawner
-//!                                   │
-//!                              Answer: polls reply and safety net ──► RawResult or CallError
+//! Call<T> ──launch──► Flight: reply, progress, safety net ──► RawResult ──decode──► T
+//!    │ manual()          ▲
+//!    ▼                   │ start(): Running<T>, polled by the caller
+//! ManualCall<T> ─────────┘
 //! ```
 //! Dropping the future of a call cancels it: the request actor notices the dropped reply and tells the server.
+//! Progress callbacks run inside the caller's own future: a slow one slows its own call alone.
 
-use crate::cell::{CallCell, Watched};
+mod flight;
+mod pages;
+
+pub use flight::Running;
+pub use pages::Pages;
+
 use crate::client::Client;
 use crate::clock;
-use crate::error::{CallError, CallErrorKind, Delivery, Failure, Limit, Stage};
-use crate::request::{Reply, Start};
+use crate::error::{CallError, CallErrorKind, Delivery, Failure};
+use crate::host;
+use crate::options::{Options, PROGRESS_BUFFER, Progress, Sink};
+use crate::pending::PendingInput;
+use crate::request::{Answer, Listeners, Start};
+use crate::slot::Rank;
 use crate::spawner::SpawnMsg;
-use bytes::Bytes;
+use crate::telemetry::Observed;
 use callboard_proto::Method;
-use callboard_proto::envelope::Params;
-use callboard_proto::message::{RawResult, Tool, ToolList, ToolResult};
+use callboard_proto::envelope::{Params, is_traceparent};
+use callboard_proto::exchange::{self, Driving, Resumed};
+use callboard_proto::message::{Item, Page, RawJson, RawResult, ToolResult};
+use callboard_proto::mrtr::{Caps, InputKind, Kinds};
+use callboard_proto::protocol::Operation;
+use flight::Flight;
 use serde::Serialize;
-use std::collections::HashSet;
+use std::fmt;
 use std::future::IntoFuture;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 
-/// The most pages that a list may have before it counts as endless.
-const MAX_PAGES: usize = 1_000;
+/// How a call's raw result becomes what its await gives.
+type Decode<T> = fn(RawResult) -> Result<T, serde_json::Error>;
 
-/// One request in preparation.
-#[derive(Clone, Debug)]
-struct Call<'a> {
+/// What runs in the caller's future for each progress.
+type OnProgress<'a> = Box<dyn FnMut(Progress) + Send + 'a>;
+
+/// A call in preparation: set options, then `.await` it. Made by the verbs of [`Client`].
+///
+/// A tool's result with `isError` is a result, not an error: it is feedback for the model.
+#[must_use = "a call does nothing until it is awaited"]
+pub struct Call<'a, T> {
+    prepared: Prepared<'a>,
+    decode: Decode<T>,
+}
+
+/// A call whose input requests the caller answers itself; see [`Call::manual`].
+#[must_use = "a call does nothing until it is awaited"]
+pub struct ManualCall<'a, T> {
+    call: Call<'a, T>,
+}
+
+/// How a [`ManualCall`] ended.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Outcome<T> {
+    /// With its result.
+    Done(T),
+    /// The server asks for input first.
+    InputRequired(Box<PendingInput>),
+}
+
+/// A call without its type.
+struct Prepared<'a> {
     client: &'a Client,
+    operation: Operation,
     method: Method,
     /// What is wrong with the params is told when the call is awaited.
     params: Result<Params, String>,
-    timeout: Option<Duration>,
+    options: Options,
+    resumed: Option<Resumed>,
+    on_progress: Option<OnProgress<'a>>,
 }
 
-impl<'a> Call<'a> {
-    fn new(client: &'a Client, method: Method, params: Result<Params, String>) -> Self {
+impl<'a, T> Call<'a, T> {
+    pub(crate) fn request(
+        client: &'a Client,
+        method: Method,
+        params: Result<Params, String>,
+        decode: Decode<T>,
+    ) -> Self {
+        Self::operation(client, Operation::Request(method.clone()), method, params, decode)
+    }
+
+    pub(crate) fn operation(
+        client: &'a Client,
+        operation: Operation,
+        method: Method,
+        params: Result<Params, String>,
+        decode: Decode<T>,
+    ) -> Self {
+        let (options, resumed, on_progress) = (Options::default(), None, None);
         Self {
+            prepared: Prepared {
+                client,
+                operation,
+                method,
+                params,
+                options,
+                resumed,
+                on_progress,
+            },
+            decode,
+        }
+    }
+
+    pub(crate) fn resumed(mut self, resumed: Resumed, manual: Option<Vec<InputKind>>) -> Self {
+        self.prepared.resumed = Some(resumed);
+        self.prepared.options.manual = manual;
+        self
+    }
+
+    /// The longest wait for one answer, from the first poll of the call; waiting for the connection and for a place
+    /// on the wire counts. Each MRTR round starts it anew, and it stands still while a handler answers something for
+    /// this call. Default: the server's, else the hub's, 60 s.
+    pub fn timeout(mut self, limit: Duration) -> Self {
+        self.prepared.options.limits.timeout = Some(limit);
+        self
+    }
+
+    /// Starts `timeout` anew with each progress of the server; asks the server for progress.
+    pub fn reset_on_progress(mut self) -> Self {
+        self.prepared.options.reset_on_progress = true;
+        self
+    }
+
+    /// The longest time for the whole call, pauses and rounds included. Default: 10 minutes, or `timeout` where that
+    /// is longer.
+    pub fn max_total(mut self, limit: Duration) -> Self {
+        self.prepared.options.limits.max_total = Some(limit);
+        self
+    }
+
+    /// Calls `callback` with each progress, inside the caller's own future, before the answer. Of what it is too slow
+    /// for, the newest is kept.
+    pub fn on_progress(mut self, callback: impl FnMut(Progress) + Send + 'a) -> Self {
+        self.prepared.on_progress = Some(Box::new(callback));
+        self
+    }
+
+    /// Sends each progress to this channel too; what it has no room for is dropped and counted.
+    pub fn progress_to(mut self, sender: mpsc::Sender<Progress>) -> Self {
+        self.prepared.options.sinks.push(Arc::new(sender));
+        self
+    }
+
+    /// Sends each progress to this actix recipient too; what its mailbox has no room for is dropped and counted.
+    pub fn progress_to_recipient(mut self, recipient: actix::Recipient<Progress>) -> Self {
+        self.prepared.options.sinks.push(Arc::new(recipient));
+        self
+    }
+
+    /// How many progress notifications wait for a slow receiver. Default 32.
+    pub fn progress_buffer(mut self, length: usize) -> Self {
+        self.prepared.options.progress_buffer = Some(length.clamp(1, 65_536));
+        self
+    }
+
+    /// Gives handlers that answer for this call a value, as `assigns[key]` of their context. A value that cannot be
+    /// serialised is told when the call is awaited.
+    pub fn assign(mut self, key: impl Into<String>, value: impl Serialize) -> Self {
+        match serde_json::to_value(value) {
+            Ok(value) => _ = self.prepared.options.limits.assigns.insert(key.into(), value),
+            Err(error) => self.prepared.params = Err(error.to_string()),
+        }
+        self
+    }
+
+    /// Declares an extension on this call, with its settings (modern era; `{}` for none).
+    pub fn extension(mut self, id: impl Into<String>, settings: impl Serialize) -> Self {
+        match RawJson::of(&settings) {
+            Ok(settings) => _ = self.prepared.options.extensions.insert(id.into(), settings),
+            Err(error) => self.prepared.params = Err(error.to_string()),
+        }
+        self
+    }
+
+    /// A header of this call's own: sent over modern HTTP, ignored elsewhere. `Mcp-*`, `Authorization` and those of
+    /// the HTTP stack are invalid params.
+    pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        let (name, value) = (name.into(), value.into());
+        match crate::config::check_header(&name, &value) {
+            Ok(parsed) if parsed == "authorization" => {
+                self.prepared.params = Err("`Authorization` is set per server, not per call".to_owned());
+            }
+            Ok(_) => self.prepared.options.headers.push((name, value)),
+            Err(reason) => {
+                self.prepared.params = Err(format!("the header `{name}` cannot be sent, {reason}"))
+            }
+        }
+        self
+    }
+
+    /// A member of the request's `_meta`. Keys that the protocol reserves are dropped.
+    pub fn meta(mut self, key: &str, value: impl Serialize) -> Self {
+        if let Err(error) = self.prepared.options.meta.insert(key, &value) {
+            self.prepared.params = Err(error.to_string());
+        }
+        self
+    }
+
+    /// The W3C trace context of this call, sent in the modern era; dropped where it is malformed. Default: that of
+    /// [`HubBuilder::trace_context`](crate::HubBuilder::trace_context).
+    pub fn traceparent(mut self, text: impl Into<String>) -> Self {
+        self.prepared.options.traceparent = Some(text.into()).filter(|text| is_traceparent(text));
+        self
+    }
+
+    /// Makes the call again after the pages of a -32042 (2025-11-25) have been visited through the elicitation
+    /// handler; else that is an error as any other.
+    pub fn repeat_after_urls(mut self) -> Self {
+        self.prepared.options.repeat_after_urls = true;
+        self
+    }
+
+    /// Leaves every input request of the server to the caller: the await gives [`Outcome`]. All kinds of input are
+    /// declared on this request, handler or not. Changes nothing in the legacy era, where handlers answer.
+    pub fn manual(self) -> ManualCall<'a, T> {
+        self.manual_for(InputKind::ALL)
+    }
+
+    /// The same, declaring these kinds alone beside those of the connection.
+    pub fn manual_for(mut self, kinds: impl IntoIterator<Item = InputKind>) -> ManualCall<'a, T> {
+        self.prepared.options.manual = Some(kinds.into_iter().collect());
+        ManualCall { call: self }
+    }
+
+    /// Starts the call at once, to be polled, listened to and cancelled. What is wrong with it is told when it is
+    /// awaited.
+    pub fn start(mut self) -> Running<T> {
+        self.prepared
+            .options
+            .progress_buffer
+            .get_or_insert(PROGRESS_BUFFER);
+        self.prepared.on_progress = None;
+        let (client, method) = (self.prepared.client.clone(), self.prepared.method.clone());
+        let manual = self.prepared.options.manual.clone();
+        Running::new(client, method, manual, self.prepared.launch(false), self.decode)
+    }
+
+    async fn run(mut self) -> Result<T, CallError> {
+        let mut on_progress = self.prepared.on_progress.take();
+        let (client, method, manual) = (
+            self.prepared.client,
+            self.prepared.method.clone(),
+            self.prepared.options.manual.clone(),
+        );
+        let mut flight = self.prepared.launch(on_progress.is_some())?;
+        match flight.finish(on_progress.as_deref_mut()).await? {
+            Answer::Result(result) => decoded(client, &method, self.decode, result),
+            Answer::InputRequired(pending) => {
+                let failure = Failure::new(CallErrorKind::InputRequired, Delivery::Answered);
+                let error = CallError::new(client.name(), &method, failure);
+                Err(error.with_pending(PendingInput::new(client.name(), &method, pending, manual)))
+            }
+        }
+    }
+}
+
+impl<T: Item> Call<'_, Page<T>> {
+    /// The page that a cursor names, as [`Page::next_cursor`] gave it; opaque, sent as it is (PAG-01).
+    pub fn cursor(mut self, cursor: &str) -> Self {
+        self.prepared.params = params_of(&serde_json::json!({ "cursor": cursor }));
+        self
+    }
+}
+
+impl<'a> Call<'a, RawResult> {
+    /// The same call, its result read as that of a tool.
+    pub fn into_tool(self) -> Call<'a, ToolResult> {
+        Call {
+            prepared: self.prepared,
+            decode: ToolResult::from_raw,
+        }
+    }
+}
+
+impl<T> ManualCall<'_, T> {
+    async fn run(self) -> Result<Outcome<T>, CallError> {
+        let Call { mut prepared, decode } = self.call;
+        let mut on_progress = prepared.on_progress.take();
+        let (client, method, manual) = (
+            prepared.client,
+            prepared.method.clone(),
+            prepared.options.manual.clone(),
+        );
+        prepared.drives_itself();
+        let mut flight = prepared.launch(on_progress.is_some())?;
+        match flight.finish(on_progress.as_deref_mut()).await? {
+            Answer::Result(result) => decoded(client, &method, decode, result).map(Outcome::Done),
+            Answer::InputRequired(pending) => {
+                let pending = PendingInput::new(client.name(), &method, pending, manual);
+                Ok(Outcome::InputRequired(Box::new(pending)))
+            }
+        }
+    }
+}
+
+impl<'a, T: 'a> IntoFuture for Call<'a, T> {
+    type Output = Result<T, CallError>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'a>>;
+
+    /// Sends the call and waits for its answer. Dropping the future cancels it at the server.
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.run())
+    }
+}
+
+impl<'a, T: 'a> IntoFuture for ManualCall<'a, T> {
+    type Output = Result<Outcome<T>, CallError>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'a>>;
+
+    /// Sends the call and waits for its answer, or for what the server asks. Dropping the future cancels it.
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.run())
+    }
+}
+
+impl Prepared<'_> {
+    /// No handler answers: what the server asks comes back.
+    fn drives_itself(&mut self) {
+        self.options.caller_drives = true;
+    }
+
+    /// Sends the call to the arbiter of its server. `listens`: the caller's future takes progress.
+    fn launch(self, listens: bool) -> Result<Flight, CallError> {
+        let Self {
             client,
+            operation,
             method,
             params,
-            timeout: None,
-        }
-    }
-
-    fn fail(&self, failure: Failure) -> CallError {
-        CallError::new(&self.client.slot.name, &self.method, failure)
-    }
-
-    async fn run(self) -> Result<RawResult, CallError> {
-        let Client { shared, slot } = self.client;
-        let params = match &self.params {
-            Ok(params) => params.clone(),
-            Err(reason) => {
-                return Err(self.fail(Failure::not_sent(CallErrorKind::InvalidParams(reason.clone()))));
-            }
+            mut options,
+            resumed,
+            on_progress: _,
+        } = self;
+        let Client { shared, slot } = client;
+        let fail = |kind| Err(CallError::new(&slot.name, &method, Failure::not_sent(kind)));
+        let mut params = match params {
+            Ok(params) => params,
+            Err(reason) => return fail(CallErrorKind::InvalidParams(reason)),
         };
         if shared.is_closing() {
-            return Err(self.fail(Failure::not_sent(CallErrorKind::Shutdown)));
+            return fail(CallErrorKind::Shutdown);
         }
-        let timeout = match self.timeout {
-            Some(limit) => limit,
-            None => slot.state().config.timeout.unwrap_or(shared.timeout),
-        };
+        params.meta_mut().append(&options.meta);
         let now = clock::now();
-        // A limit beyond what the clock can count is none: a century is as good.
-        let deadline = now.checked_add(timeout).unwrap_or_else(|| now + CENTURY);
-        let cell = Arc::new(CallCell::new(shared.epoch, deadline));
-        let watched = shared.outstanding.watch(Arc::clone(&cell));
+        let (limits, assigns, declared, handled) = slot.with_state(|state| {
+            (
+                options.limits(&state.config.defaults, &shared.defaults),
+                options.assigns(&state.config.defaults, &shared.defaults),
+                options
+                    .declared(&state.declared)
+                    .unwrap_or_else(|| state.declared.clone()),
+                state.handled,
+            )
+        });
+        let differs = options.manual.is_some() || !options.extensions.is_empty();
+        let declared_text = match differs.then(|| serde_json::to_vec(&declared)).transpose() {
+            Ok(text) => text.map(Into::into),
+            Err(error) => return fail(CallErrorKind::InvalidParams(error.to_string())),
+        };
+        let driving = if options.caller_drives {
+            Driving::Caller
+        } else {
+            Driving::Handlers(handled)
+        };
+        let (deadline, cell, watched) = flight::watched(shared, limits, now);
+        let length = options.progress_buffer.unwrap_or(PROGRESS_BUFFER);
+        let (to_caller, progress) = if listens || options.progress_buffer.is_some() {
+            mpsc::channel(length)
+        } else {
+            mpsc::channel(1)
+        };
+        let wanted = listens
+            || options.progress_buffer.is_some()
+            || options.reset_on_progress
+            || !options.sinks.is_empty();
         let (reply, answer) = oneshot::channel();
+        let rank = if host::in_handler() {
+            Rank::Handler
+        } else {
+            Rank::Call
+        };
+        let traceparent = options.traceparent.take().or_else(|| shared.traceparent());
+        let observed = Observed::new(&slot.name, &method, slot.network(), || params.target(&method));
         let start = Start {
             slot: Arc::clone(slot),
-            method: self.method.clone(),
+            operation,
+            exchange: exchange::Config {
+                params: params.object().clone(),
+                limits,
+                caps: Caps::default(),
+                capabilities: declared,
+                driving,
+                repeat_after_urls: options.repeat_after_urls,
+                resumed,
+            },
             params,
-            timeout,
+            declared: declared_text,
+            headers: (!options.headers.is_empty()).then(|| options.headers.into()),
+            traceparent,
+            assigns,
+            started: now,
             deadline,
             cell: Arc::clone(&cell),
-            admission: slot.try_admit(),
+            admission: slot.try_admit(rank),
+            rank,
+            progress: Listeners {
+                wanted,
+                caller: (listens || options.progress_buffer.is_some()).then_some(to_caller),
+                sinks: options.sinks,
+            },
+            observed,
             reply,
         };
         slot.home.spawner().do_send(SpawnMsg::Start(Box::new(start)));
-
-        match (Answer {
-            reply: answer,
-            cell: &cell,
-            _watched: watched,
-        })
-        .await
-        {
-            Answered::Reply(Ok(result)) => Ok(RawResult::new(result)),
-            Answered::Reply(Err(failure)) => Err(self.fail(self.closing(failure))),
-            Answered::Vanished => {
-                let reason = "its request actor ended without an answer".to_owned();
-                let kind = CallErrorKind::ConnectionDown { reason };
-                Err(self.fail(self.closing(Failure::new(kind, delivery(&cell)))))
-            }
-            Answered::Overdue => {
-                let kind = CallErrorKind::Timeout {
-                    which: Limit::Timeout,
-                    after: timeout,
-                    stage: Stage::SafetyNet,
-                };
-                Err(self.fail(Failure::new(kind, delivery(&cell))))
-            }
-        }
-    }
-
-    /// While the hub shuts down, a connection that goes down does so for that reason.
-    fn closing(&self, failure: Failure) -> Failure {
-        let down = matches!(
-            failure.kind,
-            CallErrorKind::ConnectionDown { .. } | CallErrorKind::NotReady { .. }
-        );
-        if down && self.client.shared.is_closing() {
-            return Failure {
-                kind: CallErrorKind::Shutdown,
-                ..failure
-            };
-        }
-        failure
+        Ok(Flight::new(
+            client.clone(),
+            method,
+            limits.timeout,
+            answer,
+            progress,
+            cell,
+            watched,
+        ))
     }
 }
 
-const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
-
-fn delivery(cell: &CallCell) -> Delivery {
-    if cell.is_written() {
-        Delivery::Unknown
-    } else {
-        Delivery::NotSent
+impl<T> fmt::Debug for Call<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Call")
+            .field("server", self.prepared.client.name())
+            .field("method", &self.prepared.method)
+            .field("options", &self.prepared.options)
+            .finish_non_exhaustive()
     }
 }
 
-/// The caller's side of a call in flight: the reply, or the safety net.
-struct Answer<'a> {
-    reply: oneshot::Receiver<Reply>,
-    cell: &'a CallCell,
-    _watched: Watched,
-}
-
-enum Answered {
-    Reply(Reply),
-    /// The reply's sender was dropped: the actor panicked, or its arbiter is gone.
-    Vanished,
-    Overdue,
-}
-
-impl Future for Answer<'_> {
-    type Output = Answered;
-
-    fn poll(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<Self::Output> {
-        match Pin::new(&mut self.reply).poll(task) {
-            Poll::Ready(Ok(reply)) => Poll::Ready(Answered::Reply(reply)),
-            Poll::Ready(Err(_)) => Poll::Ready(Answered::Vanished),
-            Poll::Pending if self.cell.poll_overdue(task) => Poll::Ready(Answered::Overdue),
-            Poll::Pending => Poll::Pending,
-        }
+impl<T> fmt::Debug for ManualCall<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ManualCall").field(&self.call).finish()
     }
+}
+
+impl Sink for mpsc::Sender<Progress> {
+    fn offer(&self, progress: Progress) -> bool {
+        self.try_send(progress).is_ok()
+    }
+}
+
+impl Sink for actix::Recipient<Progress> {
+    fn offer(&self, progress: Progress) -> bool {
+        self.try_send(progress).is_ok()
+    }
+}
+
+impl actix::Message for Progress {
+    type Result = ();
+}
+
+fn decoded<T>(
+    client: &Client,
+    method: &Method,
+    decode: Decode<T>,
+    result: bytes::Bytes,
+) -> Result<T, CallError> {
+    decode(RawResult::new(result)).map_err(|error| {
+        // Not serde's own text: it may quote the payload.
+        let kind = CallErrorKind::Decode(format!(
+            "{:?} error at column {}",
+            error.classify(),
+            error.column()
+        ));
+        CallError::new(client.name(), method, Failure::new(kind, Delivery::Answered))
+    })
 }
 
 /// Serialises what a caller gave as params.
-fn params_of(value: &impl Serialize) -> Result<Params, String> {
+pub(crate) fn params_of(value: &impl Serialize) -> Result<Params, String> {
     let text = serde_json::to_vec(value).map_err(|error| error.to_string())?;
     if text == b"null" {
         return Ok(Params::default());
@@ -173,72 +495,8 @@ fn params_of(value: &impl Serialize) -> Result<Params, String> {
     Params::new(text.into()).map_err(|error| error.to_string())
 }
 
-fn decode<T>(
-    call: &Call<'_>,
-    raw: RawResult,
-    read: impl FnOnce(RawResult) -> Result<T, serde_json::Error>,
-) -> Result<T, CallError> {
-    read(raw).map_err(|error| {
-        let kind = CallErrorKind::Decode(format!("{:?} at column {}", error.classify(), error.column()));
-        call.fail(Failure::new(kind, Delivery::Answered))
-    })
-}
-
-macro_rules! options {
-    () => {
-        /// The longest wait for the answer, from the first poll of the call; waiting for the connection and for
-        /// a place on the wire counts. Default: [`ServerConfig::timeout`](crate::ServerConfig::timeout), else
-        /// the hub's, 60 s.
-        pub fn timeout(mut self, limit: Duration) -> Self {
-            self.call.timeout = Some(limit);
-            self
-        }
-    };
-}
-
-macro_rules! into_future {
-    ($call:ident => $output:ty) => {
-        impl<'a> IntoFuture for $call<'a> {
-            type Output = Result<$output, CallError>;
-            type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'a>>;
-
-            /// Sends the call and waits for its answer. Dropping the future cancels it at the server.
-            fn into_future(self) -> Self::IntoFuture {
-                Box::pin(self.run())
-            }
-        }
-    };
-}
-
-/// A tool call in preparation: set options, then `.await` it. Made by [`Client::call_tool`].
-///
-/// A result with `isError` is a result, not an error: it is feedback for the model.
-#[must_use = "a call does nothing until it is awaited"]
-#[derive(Debug)]
-pub struct ToolCall<'a> {
-    call: Call<'a>,
-}
-
-impl<'a> ToolCall<'a> {
-    pub(crate) fn new(client: &'a Client, name: &str, arguments: &impl Serialize) -> Self {
-        let params = tool_params(name, arguments);
-        Self {
-            call: Call::new(client, Method::TOOLS_CALL, params),
-        }
-    }
-
-    options!();
-
-    async fn run(self) -> Result<ToolResult, CallError> {
-        let raw = self.call.clone().run().await?;
-        decode(&self.call, raw, ToolResult::from_raw)
-    }
-}
-
-into_future!(ToolCall => ToolResult);
-
 /// `{"name":…,"arguments":…}`, the arguments serialised once, in place.
-fn tool_params(name: &str, arguments: &impl Serialize) -> Result<Params, String> {
+pub(crate) fn named_params(name: &str, arguments: &impl Serialize) -> Result<Params, String> {
     let mut text = Vec::with_capacity(64 + name.len());
     text.extend_from_slice(b"{\"name\":");
     serde_json::to_writer(&mut text, name).map_err(|error| error.to_string())?;
@@ -249,7 +507,7 @@ fn tool_params(name: &str, arguments: &impl Serialize) -> Result<Params, String>
     match text[start..].trim_ascii() {
         b"null" => text.truncate(without),
         given if given.first() != Some(&b'{') => {
-            return Err("the arguments of a tool must be a JSON object".to_owned());
+            return Err("the arguments must be a JSON object".to_owned());
         }
         _ => {}
     }
@@ -257,115 +515,16 @@ fn tool_params(name: &str, arguments: &impl Serialize) -> Result<Params, String>
     Params::new(text.into()).map_err(|error| error.to_string())
 }
 
-/// Any request in preparation: set options, then `.await` it. Made by [`Client::request`].
-#[must_use = "a call does nothing until it is awaited"]
-#[derive(Debug)]
-pub struct RequestCall<'a> {
-    call: Call<'a>,
-}
-
-impl<'a> RequestCall<'a> {
-    pub(crate) fn new(client: &'a Client, method: Method, params: &impl Serialize) -> Self {
-        Self {
-            call: Call::new(client, method, params_of(params)),
-        }
-    }
-
-    options!();
-
-    async fn run(self) -> Result<RawResult, CallError> {
-        self.call.run().await
-    }
-}
-
-into_future!(RequestCall => RawResult);
-
-/// One page of tools in preparation: set options, then `.await` it. Made by [`Client::list_tools`].
-#[must_use = "a call does nothing until it is awaited"]
-#[derive(Debug)]
-pub struct ToolListCall<'a> {
-    call: Call<'a>,
-}
-
-impl<'a> ToolListCall<'a> {
-    pub(crate) fn new(client: &'a Client) -> Self {
-        Self {
-            call: Call::new(client, Method::TOOLS_LIST, Ok(Params::default())),
-        }
-    }
-
-    options!();
-
-    /// The page that a cursor names, as [`ToolList::next_cursor`](ToolList) gave it; opaque, sent as it is.
-    /// Default: the first page.
-    pub fn cursor(mut self, cursor: &str) -> Self {
-        self.call.params = cursor_params(cursor);
-        self
-    }
-
-    async fn run(self) -> Result<ToolList, CallError> {
-        let raw = self.call.clone().run().await?;
-        decode(&self.call, raw, ToolList::from_raw)
-    }
-}
-
-into_future!(ToolListCall => ToolList);
-
-/// All tools in preparation: set options, then `.await` it. Made by [`Client::tools`].
-///
-/// The timeout is for each page. A cursor that comes twice, or more than 1,000 pages, end it as
-/// [`CallErrorKind::EndlessList`].
-#[must_use = "a call does nothing until it is awaited"]
-#[derive(Debug)]
-pub struct ToolsCall<'a> {
-    call: Call<'a>,
-}
-
-impl<'a> ToolsCall<'a> {
-    pub(crate) fn new(client: &'a Client) -> Self {
-        Self {
-            call: Call::new(client, Method::TOOLS_LIST, Ok(Params::default())),
-        }
-    }
-
-    options!();
-
-    // PAG-01, PAG-02, PAG-06
-    async fn run(mut self) -> Result<Vec<Tool>, CallError> {
-        let mut tools = Vec::new();
-        let mut seen = HashSet::new();
-        for _ in 0..MAX_PAGES {
-            let raw = self.call.clone().run().await?;
-            let page = decode(&self.call, raw, ToolList::from_raw)?;
-            for rejected in &page.rejected {
-                tracing::warn!(server = %self.call.client.name(), tool = ?rejected.name, "a tool cannot be read");
-            }
-            tools.extend(page.items);
-            let Some(cursor) = page.next_cursor else {
-                return Ok(tools);
-            };
-            self.call.params = cursor_params(&cursor);
-            if !seen.insert(cursor) {
-                return Err(self.endless("a cursor came twice".to_owned()));
-            }
-        }
-        Err(self.endless(format!("it has more than {MAX_PAGES} pages")))
-    }
-
-    fn endless(&self, reason: String) -> CallError {
-        self.call.fail(Failure::new(
-            CallErrorKind::EndlessList(reason),
-            Delivery::Answered,
-        ))
-    }
-}
-
-into_future!(ToolsCall => Vec<Tool>);
-
-fn cursor_params(cursor: &str) -> Result<Params, String> {
-    let text =
-        serde_json::to_vec(&serde_json::json!({ "cursor": cursor })).map_err(|error| error.to_string())?;
-    Params::new(Bytes::from(text)).map_err(|error| error.to_string())
+/// The kinds that handlers answer among those that are declared.
+pub(crate) fn handled(
+    declared: &callboard_proto::message::ClientCapabilities,
+    handles: impl Fn(InputKind) -> bool,
+) -> Kinds {
+    Kinds::of(
+        InputKind::ALL
+            .into_iter()
+            .filter(|kind| kind.is_declared(declared) && handles(*kind)),
+    )
 }
 
 #[cfg(test)]
@@ -382,10 +541,10 @@ mod tests {
             (json!(null), json!({"name": "t\""})),
         ];
         for (arguments, expected) in good {
-            assert_eq!(read(tool_params("t\"", &arguments).unwrap()), expected);
+            assert_eq!(read(named_params("t\"", &arguments).unwrap()), expected);
         }
         for arguments in [json!([1]), json!(1), json!("{}"), json!(true)] {
-            assert!(tool_params("t", &arguments).is_err(), "{arguments}");
+            assert!(named_params("t", &arguments).is_err(), "{arguments}");
             assert!(params_of(&arguments).is_err(), "{arguments}");
         }
     }

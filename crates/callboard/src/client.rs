@@ -1,14 +1,23 @@
 //! The handle to one server.
 
-use crate::call::{RequestCall, ToolCall, ToolListCall, ToolsCall};
+use crate::call::{Call, Pages, named_params, params_of};
 use crate::clock;
 use crate::config::ServerName;
 use crate::error::ReadyError;
 use crate::hub::ServerView;
+use crate::pending::PendingInput;
 use crate::shared::Shared;
 use crate::slot::{Phase, Slot};
 use callboard_proto::Method;
+use callboard_proto::envelope::Params;
+use callboard_proto::message::{
+    LoggingLevel, Prompt, PromptList, PromptResult, RawJson, RawResult, ReadResult, Resource, ResourceList,
+    ResourceTemplate, Tool, ToolList, ToolResult,
+};
+use callboard_proto::protocol::Operation;
 use serde::Serialize;
+use serde_json::json;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::future::IntoFuture;
 use std::pin::Pin;
@@ -56,25 +65,148 @@ impl Client {
     }
 
     /// Calls a tool. `arguments` is anything that serialises to a JSON object.
-    pub fn call_tool(&self, name: impl Into<String>, arguments: impl Serialize) -> ToolCall<'_> {
-        ToolCall::new(self, &name.into(), &arguments)
+    pub fn call_tool(&self, name: impl Into<String>, arguments: impl Serialize) -> Call<'_, ToolResult> {
+        let params = named_params(&name.into(), &arguments);
+        Call::request(self, Method::TOOLS_CALL, params, ToolResult::from_raw)
     }
 
-    /// One page of the server's tools.
-    pub fn list_tools(&self) -> ToolListCall<'_> {
-        ToolListCall::new(self)
+    /// One page of the server's tools, the first unless `.cursor()` names another.
+    pub fn list_tools(&self) -> Call<'_, ToolList> {
+        Call::request(
+            self,
+            Method::TOOLS_LIST,
+            Ok(Params::default()),
+            ToolList::from_raw,
+        )
     }
 
     /// All of the server's tools, page after page.
-    pub fn tools(&self) -> ToolsCall<'_> {
-        ToolsCall::new(self)
+    pub fn tools(&self) -> Pages<'_, Tool> {
+        Pages::new(self, Method::TOOLS_LIST)
+    }
+
+    /// One page of the server's resources.
+    pub fn list_resources(&self) -> Call<'_, ResourceList> {
+        Call::request(
+            self,
+            Method::RESOURCES_LIST,
+            Ok(Params::default()),
+            ResourceList::from_raw,
+        )
+    }
+
+    /// All of the server's resources, page after page.
+    pub fn resources(&self) -> Pages<'_, Resource> {
+        Pages::new(self, Method::RESOURCES_LIST)
+    }
+
+    /// All of the server's resource templates, page after page.
+    pub fn resource_templates(&self) -> Pages<'_, ResourceTemplate> {
+        Pages::new(self, Method::RESOURCE_TEMPLATES_LIST)
+    }
+
+    /// Reads a resource.
+    pub fn read_resource(&self, uri: impl Into<String>) -> Call<'_, ReadResult> {
+        let params = params_of(&json!({ "uri": uri.into() }));
+        Call::request(self, Method::RESOURCES_READ, params, ReadResult::from_raw)
+    }
+
+    /// One page of the server's prompts.
+    pub fn list_prompts(&self) -> Call<'_, PromptList> {
+        Call::request(
+            self,
+            Method::PROMPTS_LIST,
+            Ok(Params::default()),
+            PromptList::from_raw,
+        )
+    }
+
+    /// All of the server's prompts, page after page.
+    pub fn prompts(&self) -> Pages<'_, Prompt> {
+        Pages::new(self, Method::PROMPTS_LIST)
+    }
+
+    /// Gets a prompt with its arguments, a map of strings.
+    pub fn get_prompt(&self, name: impl Into<String>, arguments: impl Serialize) -> Call<'_, PromptResult> {
+        let params = named_params(&name.into(), &arguments);
+        Call::request(self, Method::PROMPTS_GET, params, PromptResult::from_raw)
     }
 
     /// Any request. `params` is anything that serialises to a JSON object; the result is raw.
-    pub fn request(&self, method: impl Into<Method>, params: impl Serialize) -> RequestCall<'_> {
-        RequestCall::new(self, method.into(), &params)
+    pub fn request(&self, method: impl Into<Method>, params: impl Serialize) -> Call<'_, RawResult> {
+        Call::request(self, method.into(), params_of(&params), Ok)
+    }
+
+    /// Any notification. The legacy era and modern stdio know them; over modern HTTP it is
+    /// [`CallErrorKind::Unsupported`](crate::CallErrorKind::Unsupported).
+    pub fn notify(&self, method: impl Into<Method>, params: impl Serialize) -> Call<'_, ()> {
+        let method = method.into();
+        self.control(Operation::Notify(method.clone()), method, params_of(&params))
+    }
+
+    /// A sign of life: `ping` in the legacy era, `server/discover` in the modern one, which has no ping. Limit: 5 s.
+    pub fn ping(&self) -> Call<'_, ()> {
+        self.control(Operation::Ping, Method::PING, Ok(Params::default()))
+    }
+
+    /// Which log messages the server is to send: `logging/setLevel` in the legacy era; in the modern one nothing is
+    /// sent, and later requests carry the level. Kept over restarts. Limit: 5 s.
+    pub fn set_log_level(&self, level: LoggingLevel) -> Call<'_, ()> {
+        self.slot.set_log_level(level);
+        self.control(
+            Operation::SetLogLevel(level),
+            Method::SET_LEVEL,
+            Ok(Params::default()),
+        )
+    }
+
+    /// Tells the server that the roots have changed. Legacy only, else
+    /// [`CallErrorKind::Unsupported`](crate::CallErrorKind::Unsupported). Limit: 5 s.
+    pub fn roots_changed(&self) -> Call<'_, ()> {
+        self.control(
+            Operation::RootsChanged,
+            Method::ROOTS_CHANGED,
+            Ok(Params::default()),
+        )
+    }
+
+    /// Goes on with a call that a server asked for input, in this process or another. `answers` are bare result
+    /// objects by key, one for each of [`PendingInput::inputs`].
+    ///
+    /// # Errors
+    ///
+    /// Told when it is awaited: [`CallErrorKind::InvalidParams`](crate::CallErrorKind::InvalidParams) for a missing or
+    /// unknown key, or a pending input that has expired or is another server's.
+    pub fn resume<K: Into<String>, V: Serialize>(
+        &self,
+        pending: PendingInput,
+        answers: impl IntoIterator<Item = (K, V)>,
+    ) -> Call<'_, RawResult> {
+        let method = Method::new(pending.method());
+        let answers: Result<BTreeMap<String, RawJson>, _> = answers
+            .into_iter()
+            .map(|(key, value)| RawJson::of(&value).map(|value| (key.into(), value)))
+            .collect();
+        let refused = |reason: String| Call::request(self, method.clone(), Err(reason), Ok);
+        let answers = match answers {
+            Ok(answers) => answers,
+            Err(error) => return refused(error.to_string()),
+        };
+        if let Err(reason) = pending.check(self.name(), &answers) {
+            return refused(reason);
+        }
+        let params = Params::new(pending.params().bytes().clone()).map_err(|error| error.to_string());
+        let (resumed, manual) = pending.into_resumed(answers);
+        Call::request(self, method, params, Ok).resumed(resumed, manual)
+    }
+
+    fn control(&self, operation: Operation, method: Method, params: Result<Params, String>) -> Call<'_, ()> {
+        Call::operation(self, operation, method, params, |_| Ok(())).timeout(CONTROL)
     }
 }
+
+/// The limit of a control operation, where the caller gives none.
+const CONTROL: Duration = Duration::from_secs(5);
 
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -3,6 +3,9 @@
 mod file;
 
 use crate::error::ConfigError;
+use crate::options::{Defaults, declare};
+use callboard_proto::message::ClientCapabilities;
+use callboard_proto::mrtr::InputKind;
 use callboard_proto::negotiate::EraChoice;
 use callboard_transport::memory;
 pub(crate) use file::read_file;
@@ -63,7 +66,11 @@ pub struct ServerConfig {
     pub(crate) name: String,
     pub(crate) transport: Transport,
     pub(crate) era: EraChoice,
-    pub(crate) timeout: Option<Duration>,
+    pub(crate) defaults: Defaults,
+    /// Kinds that are declared though no handler answers them.
+    declared: Vec<InputKind>,
+    /// Where set, the only kinds of the hub's handlers that are declared.
+    narrowed: Option<Vec<InputKind>>,
     pub(crate) max_in_flight: usize,
     pub(crate) max_waiting: usize,
     pub(crate) frame_limit: usize,
@@ -176,7 +183,9 @@ impl ServerConfig {
             name,
             transport,
             era: EraChoice::Auto,
-            timeout: None,
+            defaults: Defaults::default(),
+            declared: Vec::new(),
+            narrowed: None,
             max_in_flight: 256,
             max_waiting: 1024,
             frame_limit: 64 << 20,
@@ -190,22 +199,11 @@ impl ServerConfig {
         let name = self.name.parse()?;
         if let Transport::Http(http) = &self.transport {
             for (header, value) in &http.headers {
-                let refused = |reason| {
-                    Err(ConfigError::Header {
-                        server: self.name.clone(),
-                        header: header.clone(),
-                        reason,
-                    })
-                };
-                let Ok(parsed) = HeaderName::from_bytes(header.as_bytes()) else {
-                    return refused("its name has characters that no header name may have");
-                };
-                if HeaderValue::from_str(value).is_err() {
-                    return refused("its value has characters that no header value may have");
-                }
-                if is_ours(&parsed) {
-                    return refused("the protocol sets it");
-                }
+                check_header(header, value).map_err(|reason| ConfigError::Header {
+                    server: self.name.clone(),
+                    header: header.clone(),
+                    reason,
+                })?;
             }
         }
         Ok(name)
@@ -275,7 +273,36 @@ impl ServerConfig {
     /// The longest wait for one answer, for calls that give none of their own. Default: the hub's, 60 s.
     #[must_use]
     pub fn timeout(mut self, limit: Duration) -> Self {
-        self.timeout = Some(limit);
+        self.defaults.timeout = Some(limit);
+        self
+    }
+
+    /// The longest time for a whole call, for calls that give none of their own. Default: the hub's, 10 minutes.
+    #[must_use]
+    pub fn max_total(mut self, limit: Duration) -> Self {
+        self.defaults.max_total = Some(limit);
+        self
+    }
+
+    /// A value for every handler that answers for a call on this server, as `assigns[key]`; a call's own wins.
+    #[must_use]
+    pub fn assign(mut self, key: impl Into<String>, value: impl Into<serde_json::Value>) -> Self {
+        self.defaults.assigns.insert(key.into(), value.into());
+        self
+    }
+
+    /// Declares these kinds of input though no handler answers them: a call that is asked for one ends with
+    /// [`CallErrorKind::InputRequired`](crate::CallErrorKind::InputRequired), and can be resumed.
+    #[must_use]
+    pub fn declare(mut self, kinds: impl IntoIterator<Item = InputKind>) -> Self {
+        self.declared.extend(kinds);
+        self
+    }
+
+    /// Declares of what the hub's handlers answer these kinds alone.
+    #[must_use]
+    pub fn only_inputs(mut self, kinds: impl IntoIterator<Item = InputKind>) -> Self {
+        self.narrowed = Some(kinds.into_iter().collect());
         self
     }
 
@@ -312,6 +339,46 @@ impl ServerConfig {
     pub fn start_limit(mut self, limit: Duration) -> Self {
         self.start_limit = Some(limit);
         self
+    }
+}
+
+impl ServerConfig {
+    /// What connections of this server declare, of what the hub's handlers answer.
+    pub(crate) fn declares(&self, handlers: ClientCapabilities) -> ClientCapabilities {
+        let handlers = match &self.narrowed {
+            None => handlers,
+            Some(kinds) => {
+                let kept = kinds.iter().filter(|kind| kind.is_declared(&handlers));
+                kept.fold(ClientCapabilities::default(), |declared, kind| {
+                    declare(declared, *kind)
+                })
+            }
+        };
+        self.declared
+            .iter()
+            .fold(handlers, |declared, kind| declare(declared, *kind))
+    }
+
+    /// What the transport is called in telemetry.
+    pub(crate) fn network(&self) -> &'static str {
+        match self.transport {
+            Transport::Stdio(_) | Transport::Memory(_) => "pipe",
+            Transport::Http(_) => "tcp",
+        }
+    }
+}
+
+/// Checks a header that somebody wants to have sent; gives its name as it is sent.
+pub(crate) fn check_header(name: &str, value: &str) -> Result<HeaderName, &'static str> {
+    let parsed = HeaderName::from_bytes(name.as_bytes())
+        .map_err(|_| "its name has characters that no header name may have")?;
+    if HeaderValue::from_str(value).is_err() {
+        return Err("its value has characters that no header value may have");
+    }
+    if is_ours(&parsed) {
+        Err("the protocol sets it")
+    } else {
+        Ok(parsed)
     }
 }
 

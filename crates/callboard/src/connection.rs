@@ -11,29 +11,56 @@
 
 use crate::actor::{self, Driven};
 use crate::clock;
-use crate::request::Monitor;
+use crate::host::HandlerContext;
+use crate::host::dispatch::{DispatchError, Running};
+use crate::options::MAX_TOTAL;
+use crate::request::{Monitor, ReqEvent};
 use crate::shared::Shared;
 use crate::slot::Slot;
 use crate::supervisor::{SupMsg, Supervisor};
+use crate::telemetry;
 use actix::{Actor, ActorContext as _, Addr, Context, Handler, Message};
-use callboard_proto::Method;
+use bytes::Bytes;
 use callboard_proto::envelope::Params;
-use callboard_proto::protocol::{Config, Effect, End, Oddity, Protocol, Submission};
+use callboard_proto::message::RawJson;
+use callboard_proto::mrtr::InputRequest;
+use callboard_proto::protocol::{
+    Config, Effect, End, INTERNAL_ERROR, Oddity, Operation, Protocol, Submission,
+};
 use callboard_proto::wire::{Command, Down, Event, Key};
+use callboard_proto::{RequestId, Revision};
 use callboard_transport::{Batch, Link, NotTaken, Post};
+use std::collections::HashMap;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 use std::task;
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Sleep;
-use tracing::{debug, trace, warn};
+use tracing::{debug, warn};
 
 /// How a connection is reached: shared, never cloned per request, since a clone of an `Addr` allocates.
 pub(crate) struct ConnRef {
     pub(crate) addr: Addr<Connection>,
     pub(crate) generation: u64,
+    /// Set once, before any request may be submitted.
+    revision: OnceLock<Revision>,
+}
+
+impl ConnRef {
+    pub(crate) fn new(addr: Addr<Connection>, generation: u64) -> Self {
+        Self {
+            addr,
+            generation,
+            revision: OnceLock::new(),
+        }
+    }
+
+    /// The revision that was negotiated; the newest while it is not yet.
+    pub(crate) fn revision(&self) -> Revision {
+        self.revision.get().copied().unwrap_or(Revision::NEWEST_MODERN)
+    }
 }
 
 impl std::fmt::Debug for ConnRef {
@@ -53,6 +80,11 @@ pub(crate) enum ConnMsg {
     Cancel { key: Key, reason: &'static str },
     /// What came in. Bounded by the credit of the transport.
     Batch(Batch),
+    /// A handler is done with what the server asked. Bounded by the dispatcher.
+    Reply {
+        id: RequestId,
+        answer: Result<RawJson, DispatchError>,
+    },
     /// Close in order; ends with the transport, or after [`CLOSE_LIMIT`]. From the supervisor, once or twice.
     Close,
     /// Does this on the actor: a test looks inside, or panics.
@@ -76,12 +108,15 @@ impl Message for ConnMsg {
 
 /// Puts one request on the wire and remembers who waits for it.
 ///
-/// Behind `monitor` arrives one `Settled` or `Down`.
+/// Behind `monitor` arrive perhaps `Progress`, `Pause` and `Resume`, then one of `Settled` and `Down`.
 #[derive(Debug)]
 pub(crate) struct Submit {
     pub(crate) key: Key,
-    pub(crate) method: Method,
+    pub(crate) operation: Operation,
     pub(crate) params: Params,
+    pub(crate) wants_progress: bool,
+    pub(crate) capabilities: Option<Bytes>,
+    pub(crate) headers: Option<Arc<[(String, String)]>>,
     pub(crate) monitor: Monitor,
 }
 
@@ -99,12 +134,19 @@ pub(crate) struct Connection {
     /// When the timer is due; `None` while nothing is.
     due: Option<clock::Instant>,
     closing: Option<clock::Instant>,
+    /// What the server asked and a handler is answering.
+    asked: HashMap<RequestId, Running>,
     handled: u32,
     junk: u64,
 }
 
 /// After this long a transport that was told to close is given up.
 const CLOSE_LIMIT: Duration = Duration::from_secs(10);
+
+/// -1: the user rejected the sampling request (2025-11-25, client/sampling).
+const REJECTED: i64 = -1;
+/// -32602 invalid params (JSON-RPC 2.0).
+const INVALID_PARAMS: i64 = -32602;
 
 /// After so many messages the other actors of the arbiter get a turn.
 const TURN: u32 = 64;
@@ -131,6 +173,7 @@ impl Connection {
             timer: Box::pin(tokio::time::sleep(Duration::ZERO)),
             due: None,
             closing: None,
+            asked: HashMap::new(),
             handled: 0,
             junk: 0,
         }
@@ -148,17 +191,24 @@ impl Connection {
             match effect {
                 Effect::Command(command) => self.command(command),
                 Effect::Settle { waiter, outcome } => waiter.settle(outcome),
-                // Nobody asks for progress yet, so no request carries a token.
-                Effect::Progress { key, .. } => {
-                    trace!(server = %self.slot.name, key, "progress nobody asked for")
+                Effect::Progress { key, params } => self.tell(key, ReqEvent::Progress { key, params }),
+                Effect::Pause(key) => self.tell(key, ReqEvent::Pause),
+                Effect::Resume(key) => self.tell(key, ReqEvent::Resume),
+                Effect::Asked { id, input, tied } => self.ask_host(id, input, tied),
+                Effect::StopAsked { id } => _ = self.asked.remove(&id),
+                Effect::Opened(opened) => {
+                    // The first to set it, and the only one.
+                    let _ = self.me.revision.set(opened.revision);
+                    self.supervisor.do_send(SupMsg::Opened {
+                        slot: Arc::clone(&self.slot),
+                        conn: Arc::clone(&self.me),
+                        opened: Box::new(opened),
+                    });
                 }
-                Effect::Opened(opened) => self.supervisor.do_send(SupMsg::Opened {
-                    slot: Arc::clone(&self.slot),
-                    conn: Arc::clone(&self.me),
-                    opened: Box::new(opened),
-                }),
-                Effect::Notification { method, .. } => {
-                    debug!(server = %self.slot.name, %method, "notification")
+                Effect::Notification { method, params } => {
+                    debug!(server = %self.slot.name, %method, "notification");
+                    let params = RawJson::new(params.unwrap_or_else(|| Bytes::from_static(b"{}")));
+                    self.slot.dispatcher.notify(self.untied(), method, params);
                 }
                 Effect::Odd(oddity) => self.count(&oddity),
                 Effect::End(end) => {
@@ -169,6 +219,54 @@ impl Connection {
                 }
             }
         }
+    }
+
+    fn tell(&self, key: Key, event: ReqEvent) {
+        if let Some(monitor) = self.protocol.waiter(key) {
+            monitor.tell(event);
+        }
+    }
+
+    fn untied(&self) -> HandlerContext {
+        HandlerContext::untied(self.slot.name.clone(), self.me.revision())
+    }
+
+    /// Has a handler answer what the server asked.
+    fn ask_host(&mut self, id: RequestId, input: InputRequest, tied: Option<Key>) {
+        let (mut context, mut limit) = (self.untied(), MAX_TOTAL);
+        if let Some(key) = tied
+            && let Some(monitor) = self.protocol.waiter(key)
+        {
+            limit = monitor.max_total;
+            context = context.tied(key, monitor.method.clone(), Arc::clone(&monitor.assigns));
+        }
+        let (conn, answered) = (Arc::clone(&self.me), id.clone());
+        let running = self
+            .slot
+            .dispatcher
+            .dispatch(input, context, limit, move |answer| {
+                conn.addr.do_send(ConnMsg::Reply { id: answered, answer });
+            });
+        self.asked.insert(id, running);
+    }
+
+    fn reply(&mut self, id: &RequestId, answer: Result<RawJson, DispatchError>) {
+        self.asked.remove(id);
+        if let Err(error) = &answer {
+            warn!(server = %self.slot.name, %id, %error, "a request of the server could not be answered");
+        }
+        let reply = match &answer {
+            Ok(answer) => Ok(answer),
+            // SMP-06
+            Err(DispatchError::Rejected) => Err((REJECTED, "the user rejected the request")),
+            Err(DispatchError::Malformed(_)) => Err((INVALID_PARAMS, "the params are malformed")),
+            Err(DispatchError::Busy) => Err((INTERNAL_ERROR, "too many requests are open; try again later")),
+            // What went wrong on this side is not the server's to know.
+            Err(DispatchError::Handler(_) | DispatchError::NoHandler) => {
+                Err((INTERNAL_ERROR, "the request could not be answered"))
+            }
+        };
+        self.protocol.handle_reply(id, reply);
     }
 
     fn command(&mut self, command: Command) {
@@ -191,6 +289,7 @@ impl Connection {
         match oddity {
             Oddity::LateAnswer(key) => {
                 self.shared.gauges.late_answers.fetch_add(1, Ordering::Relaxed);
+                telemetry::late_answer(server);
                 debug!(%server, key, "late answer");
             }
             Oddity::UnknownId(id) => warn!(%server, %id, "answer to an id that nobody asked under"),
@@ -248,18 +347,24 @@ impl Handler<ConnMsg> for Connection {
         match message {
             ConnMsg::Submit(Submit {
                 key,
-                method,
+                operation,
                 params,
+                wants_progress,
+                capabilities,
+                headers,
                 monitor,
             }) => {
                 self.protocol.handle_submit(Submission {
                     key,
-                    method,
+                    operation,
                     params,
-                    wants_progress: false,
+                    wants_progress,
+                    capabilities,
+                    headers,
                     waiter: monitor,
                 });
             }
+            ConnMsg::Reply { id, answer } => self.reply(&id, answer),
             ConnMsg::Cancel { key, reason } => {
                 let written = self.protocol.waiter(key).is_some_and(Monitor::is_written);
                 self.protocol.handle_cancel(key, written, reason, now);

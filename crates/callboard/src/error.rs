@@ -1,7 +1,10 @@
 //! Errors: one type for a call, one for starting a hub, one for reading a configuration.
 
 use crate::config::ServerName;
+use crate::pending::PendingInput;
 use callboard_proto::Method;
+use callboard_proto::deadline::Limit;
+use callboard_proto::mrtr::{Cap, HandlerError};
 use callboard_proto::negotiate::OpeningFailure;
 use callboard_proto::protocol::Violation;
 use serde_json::value::RawValue;
@@ -13,14 +16,16 @@ use std::time::Duration;
 /// Why a call has no result. Programs match on [`CallError::kind`]; people read `Display`.
 ///
 /// [`CallError::delivery`] says whether the server may have run the call.
-#[derive(Debug, thiserror::Error)]
-#[error("{method} on server `{server}` {delivery}: {kind}")]
-pub struct CallError {
+pub struct CallError(Box<Parts>);
+
+#[derive(Debug)]
+struct Parts {
     server: ServerName,
     method: Method,
     kind: CallErrorKind,
     delivery: Delivery,
     source: Option<Box<dyn Error + Send + Sync>>,
+    pending: Option<PendingInput>,
 }
 
 /// How far a call came.
@@ -80,8 +85,30 @@ pub enum CallErrorKind {
     #[error("the server broke the protocol, {0}")]
     Protocol(Violation),
     /// The server asks for input (MRTR) that nothing here can give.
-    #[error("the server asks for input, and this client has no way to give it")]
+    #[error(
+        "the server asks for input, and this client has no handler for it; `take_pending` tells what it asks"
+    )]
     InputRequired,
+    /// The rounds of a call reached a cap.
+    #[error("{0}")]
+    MrtrLimit(Cap),
+    /// What the server asked could not be answered.
+    #[error("the input `{key}` could not be answered, {cause}")]
+    InputHandler {
+        /// The key of the input request.
+        key: String,
+        /// Why.
+        cause: HandlerError,
+    },
+    /// There is no such operation in the era of the connection.
+    #[error("{op} does not exist in the era that this server speaks")]
+    Unsupported {
+        /// The operation.
+        op: Method,
+    },
+    /// The caller cancelled it.
+    #[error("the call was cancelled")]
+    Cancelled,
     /// HTTP 401.
     #[error(
         "the server demands authorization (401); give credentials, for example an `Authorization` header"
@@ -116,14 +143,6 @@ pub enum CallErrorKind {
     Shutdown,
 }
 
-/// A limit of a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Limit {
-    /// The limit for one answer.
-    Timeout,
-}
-
 /// Where a call was when its limit passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -134,6 +153,8 @@ pub enum Stage {
     Queued,
     /// It waited for the answer.
     Answer,
+    /// The host was answering something for it.
+    Host,
     /// The runtime did not answer; the caller's safety net ended the call.
     SafetyNet,
 }
@@ -145,37 +166,92 @@ impl CallError {
             delivery,
             source,
         } = failure;
-        Self {
-            server: server.clone(),
-            method: method.clone(),
+        let (server, method) = (server.clone(), method.clone());
+        Self(Box::new(Parts {
+            server,
+            method,
             kind,
             delivery,
             source,
-        }
+            pending: None,
+        }))
+    }
+
+    pub(crate) fn with_pending(mut self, pending: PendingInput) -> Self {
+        self.0.pending = Some(pending);
+        self
+    }
+
+    /// What the server asks, where the kind is [`CallErrorKind::InputRequired`]: to be answered with
+    /// [`Client::resume`](crate::Client::resume). A second call gives `None`.
+    pub fn take_pending(&mut self) -> Option<PendingInput> {
+        self.0.pending.take()
     }
 
     /// What went wrong.
     #[must_use]
     pub fn kind(&self) -> &CallErrorKind {
-        &self.kind
+        &self.0.kind
     }
 
     /// Whether the server may have run the call.
     #[must_use]
     pub fn delivery(&self) -> Delivery {
-        self.delivery
+        self.0.delivery
     }
 
     /// The server the call was for.
     #[must_use]
     pub fn server(&self) -> &ServerName {
-        &self.server
+        &self.0.server
     }
 
     /// The method that was called.
     #[must_use]
     pub fn method(&self) -> &Method {
-        &self.method
+        &self.0.method
+    }
+}
+
+impl fmt::Display for CallError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Parts {
+            server,
+            method,
+            kind,
+            delivery,
+            ..
+        } = &*self.0;
+        write!(f, "{method} on server `{server}` {delivery}: {kind}")
+    }
+}
+
+impl fmt::Debug for CallError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Parts {
+            server,
+            method,
+            kind,
+            delivery,
+            source,
+            ..
+        } = &*self.0;
+        f.debug_struct("CallError")
+            .field("server", server)
+            .field("method", method)
+            .field("kind", kind)
+            .field("delivery", delivery)
+            .field("source", source)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Error for CallError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.0
+            .source
+            .as_ref()
+            .map(|source| &**source as &(dyn Error + 'static))
     }
 }
 
@@ -191,6 +267,10 @@ impl CallErrorKind {
             Self::Rpc { .. } => "rpc",
             Self::Protocol(_) => "protocol",
             Self::InputRequired => "input_required",
+            Self::MrtrLimit(_) => "mrtr_limit",
+            Self::InputHandler { .. } => "input_handler",
+            Self::Unsupported { .. } => "unsupported",
+            Self::Cancelled => "cancelled",
             Self::Unauthorized => "unauthorized",
             Self::Forbidden => "forbidden",
             Self::Http { .. } => "http",
@@ -225,20 +305,13 @@ impl fmt::Display for Delivery {
     }
 }
 
-impl fmt::Display for Limit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Timeout => "timeout",
-        })
-    }
-}
-
 impl fmt::Display for Stage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Connecting => "spent waiting for the server to be connected",
             Self::Queued => "spent waiting for a free place (`max_in_flight`)",
             Self::Answer => "though the request was handed over",
+            Self::Host => "spent waiting for this client's own handler",
             Self::SafetyNet => "and this client's own runtime did not react in time",
         })
     }

@@ -4,17 +4,19 @@ use crate::client::Client;
 use crate::clock;
 use crate::config::{self, ServerConfig, ServerName};
 use crate::error::{ConfigError, NoSuchServer, StartError};
+use crate::host::dispatch::Dispatcher;
+use crate::host::{HandlerContext, HandlerResult, Handlers, Host};
 use crate::runtime::Runtime;
-use crate::shared::Shared;
+use crate::shared::{Settings, Shared};
 use crate::slot::{Phase, Slot, SlotState};
 use crate::supervisor::SupMsg;
-use bytes::Bytes;
-use callboard_proto::dialect::Identity;
 use callboard_proto::message::{
-    ClientCapabilities, DiscoverResult, Implementation, InitializeResult, RawResult, ServerCapabilities,
+    DiscoverResult, ElicitRequest, ElicitResult, Implementation, InitializeResult, LogMessage, RawJson,
+    RawResult, Root, SampleRequest, SampleResult, ServerCapabilities,
 };
+use callboard_proto::mrtr::InputKind;
 use callboard_proto::negotiate::{Attempt, Opened, OpeningFailure};
-use callboard_proto::{Era, Revision};
+use callboard_proto::{Era, Method, Revision};
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
@@ -39,13 +41,12 @@ struct Inner {
 
 /// A hub in preparation; see [`Hub::builder`].
 #[must_use = "a hub does nothing until it is started"]
-#[derive(Debug)]
 pub struct HubBuilder {
     name: String,
     version: String,
     servers: Vec<ServerConfig>,
     failed: Option<ConfigError>,
-    timeout: Duration,
+    settings: Settings,
     arbiters: usize,
 }
 
@@ -57,7 +58,7 @@ impl Hub {
             version: version.into(),
             servers: Vec::new(),
             failed: None,
-            timeout: Duration::from_secs(60),
+            settings: Settings::default(),
             arbiters: 1,
         }
     }
@@ -150,11 +151,12 @@ impl Hub {
     pub fn counts(&self) -> Counts {
         let shared = &self.inner.shared;
         let slots = shared.registry.all();
-        let (mut permits_free, mut in_flight) = (0, 0);
+        let (mut permits_free, mut in_flight, mut handlers, mut notices_dropped) = (0, 0, 0, 0);
         for slot in &slots {
-            let free = slot.permits_free();
-            permits_free += free;
-            in_flight += slot.state().gate.max_in_flight() - free;
+            permits_free += slot.permits_free();
+            in_flight += slot.with_state(|state| state.gate.taken());
+            handlers += slot.dispatcher.running();
+            notices_dropped += slot.dispatcher.notices_dropped();
         }
         Counts {
             servers: slots.len(),
@@ -164,6 +166,8 @@ impl Hub {
             calls: shared.outstanding.len(),
             in_flight,
             permits_free,
+            handlers,
+            notices_dropped,
             exchanges: shared.gauges.exchanges.load(Ordering::Acquire),
             late_answers: shared.gauges.late_answers.load(Ordering::Relaxed),
         }
@@ -228,6 +232,10 @@ impl Inner {
             name.clone(),
             self.runtime.place(),
             Arc::new(config),
+            Dispatcher::new(
+                self.shared.handlers.clone(),
+                self.shared.host.handle().map_err(StartError::Threads)?,
+            ),
             clock::now(),
         ));
         if !self.shared.registry.add(&slot) {
@@ -283,7 +291,114 @@ impl HubBuilder {
 
     /// The longest wait for one answer, where neither call nor server say otherwise. Default 60 s.
     pub fn timeout(mut self, limit: Duration) -> Self {
-        self.timeout = limit;
+        self.settings.defaults.timeout = Some(limit);
+        self
+    }
+
+    /// The longest time for a whole call, where neither call nor server say otherwise. Default 10 minutes.
+    pub fn max_total(mut self, limit: Duration) -> Self {
+        self.settings.defaults.max_total = Some(limit);
+        self
+    }
+
+    /// A value for every handler, as `assigns[key]` of its context; a server's and a call's own win.
+    pub fn assign(mut self, key: impl Into<String>, value: impl Into<serde_json::Value>) -> Self {
+        self.settings.defaults.assigns.insert(key.into(), value.into());
+        self
+    }
+
+    /// Gives the W3C `traceparent` of calls that have none of their own; called in the caller's future.
+    pub fn trace_context(mut self, context: impl Fn() -> Option<String> + Send + Sync + 'static) -> Self {
+        self.settings.trace_context = Some(Arc::new(context));
+        self
+    }
+
+    /// Answers the forms that servers ask for, by MRTR (modern) and by request (legacy) alike. Declares the kind.
+    ///
+    /// Handlers run on the tokio runtime that the hub is started in, or, where there is none, on one of its own;
+    /// at most 32 at a time for each server. The answer is checked against the form's schema, and its defaults are
+    /// filled in.
+    ///
+    /// ```
+    /// # use callboard::{Hub, message::ElicitResult};
+    /// # use serde_json::json;
+    /// let hub = Hub::builder("my-agent", "1.0.0")
+    ///     .on_elicitation(|_context, ask| async move {
+    ///         println!("{}", ask.message);
+    ///         Ok(ElicitResult::accept(json!({"name": "Ada"})))
+    ///     });
+    /// ```
+    pub fn on_elicitation<F, Fut>(mut self, handler: F) -> Self
+    where
+        F: Fn(HandlerContext, ElicitRequest) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = HandlerResult<ElicitResult>> + Send + 'static,
+    {
+        self.settings.handlers.set_elicitation(handler);
+        self
+    }
+
+    /// Takes the user to pages that servers name; `accept` is consent to open the page, not its completion. The
+    /// page must not be fetched, and must be shown in full first (2026-07-28, client/elicitation).
+    pub fn on_elicitation_url<F, Fut>(mut self, handler: F) -> Self
+    where
+        F: Fn(HandlerContext, ElicitRequest) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = HandlerResult<ElicitResult>> + Send + 'static,
+    {
+        self.settings.handlers.set_elicitation_url(handler);
+        self
+    }
+
+    /// Asks a model for servers.
+    pub fn on_sampling<F, Fut>(mut self, handler: F) -> Self
+    where
+        F: Fn(HandlerContext, SampleRequest) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = HandlerResult<SampleResult>> + Send + 'static,
+    {
+        self.settings.handlers.set_sampling(handler);
+        self
+    }
+
+    /// Says that the sampling handler can give the model tools.
+    pub fn sampling_with_tools(mut self) -> Self {
+        self.settings.handlers.set_sampling_tools();
+        self
+    }
+
+    /// Gives the roots that servers may know of; `file://` alone.
+    pub fn on_roots<F, Fut>(mut self, handler: F) -> Self
+    where
+        F: Fn(HandlerContext) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = HandlerResult<Vec<Root>>> + Send + 'static,
+    {
+        self.settings.handlers.set_roots(handler);
+        self
+    }
+
+    /// Takes the log messages of servers: one at a time for each, in order; of what it is too slow for, the oldest
+    /// is dropped.
+    pub fn on_log<F, Fut>(mut self, handler: F) -> Self
+    where
+        F: Fn(HandlerContext, LogMessage) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = ()> + Send + 'static,
+    {
+        self.settings.handlers.set_log(handler);
+        self
+    }
+
+    /// Takes all other notifications of servers that belong to no call, likewise.
+    pub fn on_notification<F, Fut>(mut self, handler: F) -> Self
+    where
+        F: Fn(HandlerContext, Method, RawJson) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = ()> + Send + 'static,
+    {
+        self.settings.handlers.set_notification(handler);
+        self
+    }
+
+    /// Registers one value for everything that servers ask; it answers these kinds. Replaces what was registered
+    /// before.
+    pub fn host(mut self, host: Arc<dyn Host>, kinds: impl IntoIterator<Item = InputKind>) -> Self {
+        self.settings.handlers = Handlers::from_host(host, kinds);
         self
     }
 
@@ -331,8 +446,8 @@ impl HubBuilder {
         }
         let shared = Arc::new(Shared::new(
             clock::now(),
-            identity(self.name, self.version),
-            self.timeout,
+            Implementation::new(self.name, self.version),
+            self.settings,
         ));
         let runtime = start(&shared)?;
         let hub = Hub {
@@ -349,13 +464,13 @@ impl HubBuilder {
     }
 }
 
-fn identity(name: String, version: String) -> Identity {
-    // Both are plain data that serialise without fail.
-    let json =
-        |value: Result<Vec<u8>, serde_json::Error>| Bytes::from(value.unwrap_or_else(|_| b"{}".to_vec()));
-    Identity {
-        client_info: json(serde_json::to_vec(&Implementation::new(name, version))),
-        capabilities: json(serde_json::to_vec(&ClientCapabilities::default())),
+impl fmt::Debug for HubBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HubBuilder")
+            .field("name", &self.name)
+            .field("version", &self.version)
+            .field("servers", &self.servers)
+            .finish_non_exhaustive()
     }
 }
 
@@ -377,6 +492,10 @@ pub struct Counts {
     pub in_flight: usize,
     /// Places on the wire that are free, over all servers.
     pub permits_free: usize,
+    /// Handlers that answer a server, or wait for their turn.
+    pub handlers: usize,
+    /// Notifications that were dropped because their handler was too slow, since the hub was started.
+    pub notices_dropped: u64,
     /// HTTP exchanges that are open.
     pub exchanges: usize,
     /// Answers that came after their call had ended, since the hub was started.

@@ -40,7 +40,10 @@ mod clock;
 mod config;
 mod connection;
 mod error;
+mod host;
 mod hub;
+mod options;
+mod pending;
 mod registry;
 mod request;
 mod runtime;
@@ -48,10 +51,16 @@ mod shared;
 mod slot;
 mod spawner;
 mod supervisor;
+mod telemetry;
 
-pub use call::{RequestCall, ToolCall, ToolListCall, ToolsCall};
+pub use call::{Call, ManualCall, Outcome, Pages, Running};
+pub use callboard_proto::deadline::Limit;
 pub use callboard_proto::message;
-pub use callboard_proto::message::{ContentBlock, RawResult, Tool, ToolList, ToolResult};
+pub use callboard_proto::message::{
+    ContentBlock, ElicitRequest, ElicitResult, RawResult, Root, SampleRequest, SampleResult, Tool, ToolList,
+    ToolResult,
+};
+pub use callboard_proto::mrtr::{Cap, HandlerError, InputKind, InputRequest};
 pub use callboard_proto::negotiate::{Attempt, EraChoice, OpeningFailure, OpeningFailureKind};
 pub use callboard_proto::protocol::Violation;
 pub use callboard_proto::{Era, Method, Revision};
@@ -59,9 +68,12 @@ pub use callboard_transport::memory;
 pub use client::{Client, Ready};
 pub use config::{ServerConfig, ServerName};
 pub use error::{
-    CallError, CallErrorKind, ConfigError, Delivery, Limit, NoSuchServer, ReadyError, Stage, StartError,
+    CallError, CallErrorKind, ConfigError, Delivery, NoSuchServer, ReadyError, Stage, StartError,
 };
+pub use host::{HandlerContext, HandlerFuture, HandlerResult, Host, UserRejected};
 pub use hub::{Counts, Hub, HubBuilder, ServerInfo, ServerState, ServerView};
+pub use options::Progress;
+pub use pending::PendingInput;
 
 #[cfg(test)]
 mod tests;

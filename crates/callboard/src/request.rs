@@ -1,85 +1,165 @@
-//! The request actor: one per call. It holds the alias, the monitor, the deadline and the permit of the call.
+//! The request actor: one per call. It holds the alias, the monitor, the permit and the handlers of the call.
 //!
 //! ```text
-//! Admitting ──permit, connection──► OnWire ──Settled, Down──► answered
-//!     ▲                               │
-//!     └──── nothing was written ──────┘      deadline: timeout; caller gone: cancel
+//! caller ──Start──► Request ──Submit, Cancel──► connection
+//!    ▲                │  ▲ ◄──Settled, Progress, Pause, Resume, Down──
+//!    └──reply─────────┘  └──Answered── handlers (on the host's runtime)
 //! ```
-//! Its address is the alias: once it has stopped, a late answer falls on the floor. Whatever ends it (an
-//! answer, its deadline, its caller's leaving, a panic), its guards give the permit back and tell the
-//! connection, each exactly once. Start reading at [`Request::submit`].
+//! What the call does next is decided in [`Exchange`]; this file carries it out. The actor's address is the alias:
+//! once it has stopped, a late answer falls on the floor. Whatever ends it (an answer, a limit, its caller's
+//! leaving, a panic), its guards give the permit back and tell the connection, each exactly once.
+//! Start reading at [`Request::carry_out`].
 
 use crate::actor::{self, Driven};
 use crate::cell::CallCell;
 use crate::clock::{self, Instant};
 use crate::connection::{ConnMsg, ConnRef, Submit};
-use crate::error::{CallErrorKind, Delivery, Failure, Limit, Stage};
+use crate::error::{CallErrorKind, Delivery, Failure, Stage};
+use crate::host::HandlerContext;
+use crate::host::dispatch::{DispatchError, Running};
+use crate::options::{Progress, Sink};
 use crate::shared::Shared;
-use crate::slot::{Admission, Slot};
+use crate::slot::{Admission, Rank, Slot};
+use crate::telemetry::{Leg, Observed};
 use actix::{Actor, ActorContext as _, Addr, AsyncContext as _, Context, Handler, Message};
 use bytes::Bytes;
-use callboard_proto::Method;
 use callboard_proto::envelope::Params;
+use callboard_proto::exchange::{At, Config, Effect, Exchange, Final, Pending};
+use callboard_proto::message::{self, RawJson};
+use callboard_proto::mrtr::{Failed, HandlerError, InputRequest};
 use callboard_proto::negotiate::{HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED_VERSION};
-use callboard_proto::protocol::{Outcome, Violation};
-use callboard_proto::wire::{Key, Refusal};
+use callboard_proto::protocol::{Operation, Outcome, Violation};
+use callboard_proto::wire::{Down, Key, Refusal};
+use callboard_proto::{Era, Method, Revision};
 use callboard_transport::WireMark;
+use serde_json::{Map, Value};
 use std::cell::Cell;
+use std::collections::{BTreeMap, VecDeque};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task;
 use std::time::Duration;
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::Sleep;
+use tracing::debug;
 
-/// What a caller gets: the raw result, or why there is none.
-pub(crate) type Reply = Result<Bytes, Failure>;
+/// What a caller gets in the end.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    pub(crate) answer: Result<Answer, Failure>,
+    /// The newest progress, where there was no room for it: it precedes the answer.
+    pub(crate) progress: Option<Progress>,
+}
+
+/// How a call ended well.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    /// With its result, raw.
+    Result(Bytes),
+    /// With an interim result that the caller answers.
+    InputRequired(Pending),
+}
 
 /// One call, on its way from the caller to the spawner of the slot's arbiter.
 ///
 /// Dropped unhandled, it drops the reply's sender, which is the caller's answer then.
-#[derive(Debug)]
 pub(crate) struct Start {
     pub(crate) slot: Arc<Slot>,
-    pub(crate) method: Method,
+    pub(crate) operation: Operation,
     pub(crate) params: Params,
-    pub(crate) timeout: Duration,
+    pub(crate) exchange: Config,
+    /// What its requests declare, as JSON, where that differs from what the connection declares.
+    pub(crate) declared: Option<Bytes>,
+    pub(crate) headers: Option<Arc<[(String, String)]>>,
+    /// The trace context, for the modern era.
+    pub(crate) traceparent: Option<String>,
+    pub(crate) assigns: Arc<Map<String, Value>>,
+    pub(crate) started: Instant,
     pub(crate) deadline: Instant,
     pub(crate) cell: Arc<CallCell>,
     /// Where the server was ready and had a place; else the actor waits for both.
     pub(crate) admission: Option<Admission>,
+    pub(crate) rank: Rank,
+    pub(crate) progress: Listeners,
+    pub(crate) observed: Observed,
     pub(crate) reply: oneshot::Sender<Reply>,
+}
+
+/// Who hears of the progress of a call.
+#[derive(Default)]
+pub(crate) struct Listeners {
+    /// Whether the requests carry a progress token.
+    pub(crate) wanted: bool,
+    /// The caller's own future; the newest of what it has no room for is kept for it.
+    pub(crate) caller: Option<mpsc::Sender<Progress>>,
+    pub(crate) sinks: Vec<Arc<dyn Sink>>,
 }
 
 /// See the module's page.
 pub(crate) struct Request {
     shared: Arc<Shared>,
     slot: Arc<Slot>,
-    method: Method,
+    operation: Operation,
     params: Params,
-    timeout: Duration,
-    deadline: Instant,
+    declared: Option<Bytes>,
+    headers: Option<Arc<[(String, String)]>>,
+    traceparent: Option<String>,
+    assigns: Arc<Map<String, Value>>,
+    exchange: Exchange,
+    max_total: Duration,
     cell: Arc<CallCell>,
     reply: Option<oneshot::Sender<Reply>>,
     /// Its own address for the first monitor; later ones ask the context.
     alias: Option<Addr<Self>>,
+    rank: Rank,
     admission: Option<Admission>,
     admitting: Option<Admitting>,
+    refused: Option<Failure>,
     stage: Rc<Cell<Stage>>,
     on_wire: Option<CancelOnDrop>,
+    asking: Option<Asking>,
+    progress: Listeners,
+    held_back: Option<Progress>,
+    latest: f64,
+    observed: Observed,
+    leg: Option<Leg>,
     sleep: Pin<Box<Sleep>>,
+    /// When the sleep fires; not later than the exchange is due.
+    armed: Instant,
 }
 
 type Admitting = Pin<Box<dyn Future<Output = Result<Admission, Failure>>>>;
 
-/// What a connection tells a request. Bounded: once per monitor.
+/// The inputs of one round on their way through the handlers, one after the other.
+struct Asking {
+    round: u32,
+    left: VecDeque<InputRequest>,
+    answers: BTreeMap<String, RawJson>,
+    context: HandlerContext,
+    _running: Option<Running>,
+}
+
+/// What a request is told. Bounded: progress by the connection's credit, one `Settled` or `Down` per monitor, one
+/// `Answered` per handler.
 #[derive(Debug)]
 pub(crate) enum ReqEvent {
     /// The request is over.
     Settled(Outcome),
     /// The connection ended without a word about this request.
     Down,
+    /// `notifications/progress` params of the request on the wire, raw.
+    Progress { key: Key, params: Bytes },
+    /// The host answers something that this call is tied to.
+    Pause,
+    /// The host is done with it.
+    Resume,
+    /// A handler is done with an input of a round.
+    Answered {
+        round: u32,
+        key: String,
+        answer: Result<RawJson, DispatchError>,
+    },
 }
 
 impl Message for ReqEvent {
@@ -90,12 +170,21 @@ impl Message for ReqEvent {
 pub(crate) struct Monitor {
     request: Option<Addr<Request>>,
     cell: Arc<CallCell>,
+    pub(crate) method: Method,
+    pub(crate) assigns: Arc<Map<String, Value>>,
+    pub(crate) max_total: Duration,
 }
 
 impl Monitor {
     pub(crate) fn settle(mut self, outcome: Outcome) {
         if let Some(request) = self.request.take() {
             request.do_send(ReqEvent::Settled(outcome));
+        }
+    }
+
+    pub(crate) fn tell(&self, event: ReqEvent) {
+        if let Some(request) = &self.request {
+            request.do_send(event);
         }
     }
 
@@ -134,12 +223,6 @@ struct CancelOnDrop {
     reason: &'static str,
 }
 
-impl CancelOnDrop {
-    fn disarm(&mut self) {
-        self.armed = false;
-    }
-}
-
 impl Drop for CancelOnDrop {
     fn drop(&mut self) {
         if self.armed {
@@ -157,42 +240,93 @@ impl Request {
     pub(crate) fn start(start: Start, shared: &Arc<Shared>) {
         let (alias, receiver) = actor::mailbox();
         shared.gauges.requests.raise();
+        let max_total = start.exchange.limits.max_total;
         let request = Self {
             shared: Arc::clone(shared),
             slot: start.slot,
-            method: start.method,
+            operation: start.operation,
             params: start.params,
-            timeout: start.timeout,
-            deadline: start.deadline,
+            declared: start.declared,
+            headers: start.headers,
+            traceparent: start.traceparent,
+            assigns: start.assigns,
+            exchange: Exchange::start(start.exchange, start.started.into_std()),
+            max_total,
             cell: start.cell,
             reply: Some(start.reply),
             alias: Some(alias),
+            rank: start.rank,
             admission: start.admission,
             admitting: None,
+            refused: None,
             stage: Rc::new(Cell::new(Stage::Connecting)),
             on_wire: None,
+            asking: None,
+            progress: start.progress,
+            held_back: None,
+            latest: f64::NEG_INFINITY,
+            observed: start.observed,
+            leg: None,
             sleep: Box::pin(tokio::time::sleep_until(start.deadline)),
+            armed: start.deadline,
         };
         // Detached: its caller notices its end by the reply, the hub by the gauge.
         drop(actor::start(receiver, request));
     }
 
-    /// Puts the call on the wire under a fresh id. The id is taken here and not by the connection, so that a
-    /// cancel can never come before it is known.
-    fn submit(&mut self, admission: Admission, context: &mut Context<Self>) {
+    /// Does what the exchange decided, until it has nothing left to say.
+    fn carry_out(&mut self, context: &mut Context<Self>) {
+        while let Some(effect) = self.exchange.poll_effect() {
+            match effect {
+                Effect::Admit { renewed, pause } => self.wait_for_admission(renewed, pause),
+                Effect::Submit { params } => self.submit(params, context),
+                Effect::Ask(inputs) => self.ask(inputs, context),
+                Effect::StopAsking => self.asking = None,
+                Effect::Cancel { reason } => {
+                    if let Some(mut guard) = self.on_wire.take() {
+                        guard.reason = reason;
+                    }
+                }
+                Effect::Finish(how) => return self.finish(*how, context),
+            }
+        }
+        self.set_sleep();
+    }
+
+    /// Puts a request on the wire under a fresh id. The id is taken here and not by the connection, so that a cancel
+    /// can never come before it is known.
+    fn submit(&mut self, params: Bytes, context: &mut Context<Self>) {
+        let Some(admission) = self.admission.take() else {
+            // An exchange is told of its admission only when there is one.
+            debug_assert!(false, "submit without an admission");
+            return;
+        };
         let key = self.slot.next_id();
         let alias = self.alias.take().unwrap_or_else(|| context.address());
         self.cell.reset_written();
         self.stage.set(Stage::Answer);
+        self.latest = f64::NEG_INFINITY;
+        if admission.conn.revision().era() == Era::Modern
+            && let Some(traceparent) = self.traceparent.take()
+        {
+            self.params.trace(&traceparent);
+        }
+        self.leg = self.observed.leg(key, admission.conn.revision());
         let conn = Arc::clone(&admission.conn);
         // Bounded: one for each permit. From here the guard cancels, in the order of one sender.
         conn.addr.do_send(ConnMsg::Submit(Submit {
             key,
-            method: self.method.clone(),
-            params: self.params.clone(),
+            operation: self.operation.clone(),
+            params: self.params.with_object(params),
+            wants_progress: self.progress.wanted,
+            capabilities: self.declared.clone(),
+            headers: self.headers.clone(),
             monitor: Monitor {
                 request: Some(alias),
                 cell: Arc::clone(&self.cell),
+                method: self.method(),
+                assigns: Arc::clone(&self.assigns),
+                max_total: self.max_total,
             },
         }));
         self.on_wire = Some(CancelOnDrop {
@@ -204,67 +338,238 @@ impl Request {
         self.admission = Some(admission);
     }
 
-    fn wait_for_admission(&mut self, stale: Option<u64>) {
-        self.admission = None;
-        self.admitting = Some(Box::pin(
-            Arc::clone(&self.slot).admit(stale, Rc::clone(&self.stage)),
+    /// Gives the permit back, lets the pause pass, then waits for the connection and a place.
+    fn wait_for_admission(&mut self, renewed: bool, pause: Duration) {
+        let stale = self
+            .admission
+            .take()
+            .filter(|_| renewed)
+            .map(|admission| admission.conn.generation);
+        if self.exchange.sent() > 0 && self.rank == Rank::Call {
+            self.rank = Rank::Round;
+        }
+        self.stage.set(Stage::Connecting);
+        let admit = Arc::clone(&self.slot).admit(self.rank, stale, Rc::clone(&self.stage));
+        self.admitting = Some(if pause.is_zero() {
+            Box::pin(admit)
+        } else {
+            Box::pin(async move {
+                tokio::time::sleep(pause).await;
+                admit.await
+            })
+        });
+    }
+
+    /// Has the inputs of a round answered, one after the other.
+    fn ask(&mut self, inputs: Vec<InputRequest>, context: &mut Context<Self>) {
+        let revision = self
+            .admission
+            .take()
+            .map_or(Revision::NEWEST_MODERN, |admission| admission.conn.revision());
+        let tied = HandlerContext::untied(self.slot.name.clone(), revision).tied(
+            self.on_wire.as_ref().map_or(0, |guard| guard.key),
+            self.method(),
+            Arc::clone(&self.assigns),
+        );
+        self.asking = Some(Asking {
+            round: self.exchange.sent(),
+            left: inputs.into(),
+            answers: BTreeMap::new(),
+            context: tied,
+            _running: None,
+        });
+        self.on_wire = None;
+        self.ask_next(context);
+    }
+
+    fn ask_next(&mut self, context: &mut Context<Self>) {
+        let Some(asking) = &mut self.asking else { return };
+        let Some(input) = asking.left.pop_front() else {
+            let answers = std::mem::take(&mut asking.answers);
+            self.asking = None;
+            return self.exchange.handle_answered(&answers, clock::now().into_std());
+        };
+        let (alias, round, key) = (context.address(), asking.round, input.key.clone());
+        asking._running = Some(self.slot.dispatcher.dispatch(
+            input,
+            asking.context.clone(),
+            self.max_total,
+            move |answer| alias.do_send(ReqEvent::Answered { round, key, answer }),
         ));
     }
 
-    /// The connection is done with the request.
-    fn over(&mut self, outcome: Option<Outcome>, context: &mut Context<Self>) {
-        let Some(mut guard) = self.on_wire.take() else {
+    fn answered(
+        &mut self,
+        round: u32,
+        key: String,
+        answer: Result<RawJson, DispatchError>,
+        context: &mut Context<Self>,
+    ) {
+        let Some(asking) = self.asking.as_mut().filter(|asking| asking.round == round) else {
             return;
         };
-        guard.disarm();
-        let written = self.cell.is_written();
-        match outcome {
-            // Nothing of it reached the server: it goes to the connection that comes next.
-            None | Some(Outcome::Down(_)) if !written && !self.shared.is_closing() => {
-                self.wait_for_admission(Some(guard.conn.generation));
+        match answer {
+            Ok(answer) => {
+                asking.answers.insert(key, answer);
+                self.ask_next(context);
             }
-            outcome => {
-                let reply = match outcome {
-                    Some(outcome) => reply_of(outcome, written),
-                    None => Err(connection_down("its connection ended", written)),
+            Err(error) => {
+                self.asking = None;
+                let cause = match error {
+                    DispatchError::Handler(cause) => cause,
+                    other => HandlerError::Failed(other.to_string()),
                 };
-                self.finish(reply, context);
+                self.exchange.handle_handler_failed(key, cause);
+            }
+        }
+    }
+
+    /// The connection is done with the request on the wire.
+    fn over(&mut self, outcome: Outcome) {
+        // The guard stays, disarmed: it knows the id, which what is asked next belongs to.
+        let Some(guard) = self.on_wire.as_mut().filter(|guard| guard.armed) else {
+            return;
+        };
+        guard.armed = false;
+        if let Some(leg) = self.leg.take() {
+            leg.end(&outcome);
+        }
+        let written = self.cell.is_written();
+        // While the hub closes there is no next connection to go to.
+        let outcome = match outcome {
+            Outcome::Down(down) if self.shared.is_closing() => Outcome::Lost(down.to_string()),
+            outcome => outcome,
+        };
+        self.exchange
+            .handle_settled(outcome, written, clock::now().into_std());
+    }
+
+    fn progress(&mut self, key: Key, params: Bytes) {
+        let now = clock::now().into_std();
+        if self
+            .on_wire
+            .as_ref()
+            .is_none_or(|guard| guard.key != key || !guard.armed)
+            || !self.exchange.handle_progress(now)
+        {
+            return;
+        }
+        let Ok(update) = message::Progress::from_raw(RawJson::new(params)) else {
+            return;
+        };
+        // PROG-02: what does not rise tells nothing new.
+        if update.progress <= self.latest {
+            return;
+        }
+        self.latest = update.progress;
+        let progress = Progress {
+            server: self.slot.name.clone(),
+            id: key,
+            update,
+        };
+        for sink in &self.progress.sinks {
+            if !sink.offer(progress.clone()) {
+                self.observed.progress_dropped(1);
+            }
+        }
+        if let Some(caller) = &self.progress.caller {
+            // What was held back is older than this, and is not worth more than it.
+            if self.held_back.take().is_some() {
+                self.observed.progress_dropped(1);
+            }
+            if let Err(mpsc::error::TrySendError::Full(progress)) = caller.try_send(progress) {
+                self.held_back = Some(progress);
             }
         }
     }
 
     /// Answers the caller, once. The permit goes first: an immediate next call must find it.
-    fn finish(&mut self, reply: Reply, context: &mut Context<Self>) {
+    fn finish(&mut self, how: Final, context: &mut Context<Self>) {
+        if let Some(leg) = self.leg.take() {
+            leg.abandon(&how);
+        }
         self.on_wire = None;
+        self.asking = None;
         self.admitting = None;
         self.admission = None;
+        let answer = self.answer_of(how);
+        self.observed.end(&answer, self.exchange.sent());
         if let Some(sender) = self.reply.take() {
             // Refused only if the caller left meanwhile.
-            let _ = sender.send(reply);
+            let _ = sender.send(Reply {
+                answer,
+                progress: self.held_back.take(),
+            });
         }
         context.stop();
     }
 
-    fn expire(&mut self, context: &mut Context<Self>) {
-        if let Some(guard) = &mut self.on_wire {
-            guard.reason = "timeout";
-        }
-        let delivery = if self.cell.is_written() {
-            Delivery::Unknown
-        } else {
-            Delivery::NotSent
+    fn answer_of(&mut self, how: Final) -> Result<Answer, Failure> {
+        Err(match how {
+            Final::Outcome {
+                outcome: Outcome::Result(result),
+                ..
+            } => return Ok(Answer::Result(result)),
+            Final::InputRequired(pending) => return Ok(Answer::InputRequired(pending)),
+            Final::Outcome { outcome, written } => failure_of(outcome, written, &self.method()),
+            Final::Expired { which, after, at } => {
+                let stage = match at {
+                    At::Waiting => self.stage.get(),
+                    At::OnWire => Stage::Answer,
+                    At::Asking => Stage::Host,
+                };
+                let delivery = match at {
+                    At::OnWire if self.cell.is_written() => Delivery::Unknown,
+                    // Between rounds the server has answered and holds nothing.
+                    At::Asking => Delivery::Answered,
+                    At::Waiting if self.exchange.sent() > 0 => Delivery::Answered,
+                    At::Waiting | At::OnWire => Delivery::NotSent,
+                };
+                let failure = Failure::new(CallErrorKind::Timeout { which, after, stage }, delivery);
+                if stage == Stage::Connecting {
+                    failure.with_source(self.slot.state().reason())
+                } else {
+                    failure
+                }
+            }
+            Final::Rounds(failed) => {
+                let kind = match failed {
+                    Failed::Cap(cap) => CallErrorKind::MrtrLimit(cap),
+                    Failed::Violation(violation) => CallErrorKind::Protocol(Violation::Interim(violation)),
+                    other => CallErrorKind::Decode(other.to_string()),
+                };
+                Failure::new(kind, Delivery::Answered)
+            }
+            Final::Handler { key, cause } => {
+                Failure::new(CallErrorKind::InputHandler { key, cause }, Delivery::Answered)
+            }
+            Final::NotAdmitted => self
+                .refused
+                .take()
+                .unwrap_or_else(|| Failure::not_sent(CallErrorKind::Shutdown)),
+            Final::CallerGone => Failure::new(CallErrorKind::Cancelled, Delivery::Unknown),
+        })
+    }
+
+    /// Earlier deadlines take effect at once, later ones when the sleep fires too early.
+    fn set_sleep(&mut self) {
+        let Some(due) = self.exchange.poll_timeout().map(Instant::from_std) else {
+            return;
         };
-        let stage = self.stage.get();
-        let kind = CallErrorKind::Timeout {
-            which: Limit::Timeout,
-            after: self.timeout,
-            stage,
-        };
-        let mut failure = Failure::new(kind, delivery);
-        if stage == Stage::Connecting {
-            failure = failure.with_source(self.slot.state().reason());
+        self.cell.set_deadline(due);
+        if due < self.armed {
+            self.armed = due;
+            self.sleep.as_mut().reset(due);
         }
-        self.finish(Err(failure), context);
+    }
+
+    fn method(&self) -> Method {
+        match &self.operation {
+            Operation::Request(method) | Operation::Notify(method) => method.clone(),
+            Operation::Ping => Method::PING,
+            Operation::SetLogLevel(_) => Method::SET_LEVEL,
+            Operation::RootsChanged => Method::ROOTS_CHANGED,
+        }
     }
 }
 
@@ -275,10 +580,12 @@ impl Actor for Request {
         if !actor::may_start(context) {
             return;
         }
-        match self.admission.take() {
-            Some(admission) => self.submit(admission, context),
-            None => self.wait_for_admission(None),
+        if self.admission.is_some() {
+            self.exchange.handle_admitted();
+        } else {
+            self.wait_for_admission(false, Duration::ZERO);
         }
+        self.carry_out(context);
         actor::drive(context);
     }
 }
@@ -288,9 +595,14 @@ impl Handler<ReqEvent> for Request {
 
     fn handle(&mut self, event: ReqEvent, context: &mut Self::Context) {
         match event {
-            ReqEvent::Settled(outcome) => self.over(Some(outcome), context),
-            ReqEvent::Down => self.over(None, context),
+            ReqEvent::Settled(outcome) => self.over(outcome),
+            ReqEvent::Down => self.over(Outcome::Down(Down::Vanished)),
+            ReqEvent::Progress { key, params } => self.progress(key, params),
+            ReqEvent::Pause => self.exchange.handle_pause(clock::now().into_std()),
+            ReqEvent::Resume => self.exchange.handle_resume(clock::now().into_std()),
+            ReqEvent::Answered { round, key, answer } => self.answered(round, key, answer, context),
         }
+        self.carry_out(context);
     }
 }
 
@@ -298,48 +610,55 @@ impl Driven for Request {
     fn drive(&mut self, context: &mut Context<Self>, task: &mut task::Context<'_>) {
         let Some(reply) = &mut self.reply else { return };
         if reply.poll_closed(task).is_ready() {
-            self.reply = None;
-            self.admission = None;
-            if let Some(guard) = &mut self.on_wire
-                && self.cell.is_caller_timeout()
-            {
-                guard.reason = "timeout";
-            }
-            return context.stop();
+            let reason = if self.cell.is_caller_timeout() {
+                "timeout"
+            } else {
+                "the caller no longer waits"
+            };
+            debug!(server = %self.slot.name, method = %self.method(), reason, "the caller is gone");
+            self.exchange.handle_caller_gone(reason);
+            return self.carry_out(context);
         }
         if let Some(admitting) = &mut self.admitting
             && let task::Poll::Ready(admitted) = admitting.as_mut().poll(task)
         {
             self.admitting = None;
             match admitted {
-                Ok(admission) => self.submit(admission, context),
-                Err(failure) => return self.finish(Err(failure), context),
+                Ok(admission) => {
+                    self.admission = Some(admission);
+                    self.exchange.handle_admitted();
+                }
+                Err(failure) => {
+                    self.refused = Some(failure);
+                    self.exchange.handle_not_admitted();
+                }
             }
+            self.carry_out(context);
         }
-        // Later deadlines are lazy: the sleep is set again only when it fires too early.
         while self.sleep.as_mut().poll(task).is_ready() {
-            if clock::now() >= self.deadline {
-                return self.expire(context);
-            }
-            self.sleep.as_mut().reset(self.deadline);
+            self.exchange.handle_timeout(clock::now().into_std());
+            self.carry_out(context);
+            let Some(due) = self.exchange.poll_timeout().map(Instant::from_std) else {
+                return;
+            };
+            self.armed = due;
+            self.sleep.as_mut().reset(due);
         }
     }
 }
 
 impl Drop for Request {
     fn drop(&mut self) {
-        // The cancel and the permit first: who waits for the last request to go finds its place free, and a
-        // shutdown closes no connection before the cancel is in its mailbox.
+        // The cancel first: when the last request is gone the hub may close its connection, and this must not be
+        // overtaken. Then the permit, so that who waits for the last request to go finds its place free.
         self.on_wire = None;
         self.admission = None;
         self.shared.gauges.requests.lower();
     }
 }
 
-fn reply_of(outcome: Outcome, written: bool) -> Reply {
-    Err(match outcome {
-        Outcome::Result(result) => return Ok(result),
-        Outcome::InputRequired(_) => Failure::new(CallErrorKind::InputRequired, Delivery::Answered),
+fn failure_of(outcome: Outcome, written: bool, method: &Method) -> Failure {
+    match outcome {
         Outcome::Error(error) => {
             // Refused before it was run: safe to repeat, though as it stands it would be refused again.
             let refused = matches!(
@@ -362,8 +681,8 @@ fn reply_of(outcome: Outcome, written: bool) -> Reply {
         }
         Outcome::Violation(violation) => {
             let delivery = match violation {
-                Violation::ResultType(_) | Violation::Malformed(_) => Delivery::Answered,
-                _ => Delivery::Unknown,
+                Violation::Unusable(_) | Violation::NoAnswer(_) => Delivery::Unknown,
+                _ => Delivery::Answered,
             };
             Failure::new(CallErrorKind::Protocol(violation), delivery)
         }
@@ -372,7 +691,12 @@ fn reply_of(outcome: Outcome, written: bool) -> Reply {
         Outcome::Unreachable(text) => Failure::not_sent(CallErrorKind::ConnectionDown { reason: text }),
         Outcome::Lost(text) => connection_down(&text, written),
         Outcome::Down(down) => connection_down(&down.to_string(), written),
-    })
+        Outcome::Unsupported => Failure::not_sent(CallErrorKind::Unsupported { op: method.clone() }),
+        // The exchange ends no call with these two.
+        Outcome::Result(_) | Outcome::InputRequired(_) => {
+            Failure::new(CallErrorKind::Cancelled, Delivery::Answered)
+        }
+    }
 }
 
 /// An HTTP status without a JSON-RPC error. Delivery by whether a server says it before or after running.

@@ -2,24 +2,83 @@
 
 use crate::cell::Outstanding;
 use crate::clock::{self, Instant};
+use crate::host::Handlers;
+use crate::options::Defaults;
 use crate::registry::Registry;
 use crate::slot::Phase;
-use callboard_proto::dialect::Identity;
-use std::sync::Arc;
+use callboard_proto::envelope::is_traceparent;
+use callboard_proto::message::Implementation;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tracing::error;
 
+/// Gives the `traceparent` of a call, run in the caller's future.
+pub(crate) type TraceContext = Arc<dyn Fn() -> Option<String> + Send + Sync>;
+
+/// What a hub is built with, beside its servers.
+#[derive(Clone, Default)]
+pub(crate) struct Settings {
+    pub(crate) handlers: Handlers,
+    pub(crate) defaults: Defaults,
+    pub(crate) trace_context: Option<TraceContext>,
+}
+
+/// The tokio runtime that handlers run on: the one that the hub was built in, or one of its own.
+pub(crate) struct HostRuntime {
+    handle: Option<Handle>,
+    own: Mutex<Option<tokio::runtime::Runtime>>,
+}
+
+impl HostRuntime {
+    fn capture() -> Self {
+        Self {
+            handle: Handle::try_current().ok(),
+            own: Mutex::new(None),
+        }
+    }
+
+    /// Where handlers run. A runtime of its own is built at the first call, with one thread.
+    pub(crate) fn handle(&self) -> std::io::Result<Handle> {
+        if let Some(handle) = &self.handle {
+            return Ok(handle.clone());
+        }
+        let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(runtime) = &*own {
+            return Ok(runtime.handle().clone());
+        }
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("callboard-host")
+            .enable_all()
+            .build()?;
+        Ok(own.insert(runtime).handle().clone())
+    }
+}
+
+impl Drop for HostRuntime {
+    fn drop(&mut self) {
+        // Not by its own drop: that blocks, and may not be done inside of a runtime.
+        if let Some(runtime) = self.own.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
 /// One per hub. Owns no actor; outlives them all.
-#[derive(Debug)]
 pub(crate) struct Shared {
     /// The zero of all deadlines.
     pub(crate) epoch: Instant,
-    /// What is told to servers.
-    pub(crate) identity: Identity,
-    /// The limit for one answer, where neither call nor server gives one.
-    pub(crate) timeout: Duration,
+    /// Who this client is, as servers are told.
+    pub(crate) client: Implementation,
+    /// What answers the questions of servers, and where it runs.
+    pub(crate) handlers: Handlers,
+    pub(crate) host: HostRuntime,
+    /// What holds where neither call nor server says otherwise.
+    pub(crate) defaults: Defaults,
+    /// Gives the trace context of a call that has none of its own.
+    pub(crate) trace_context: Option<TraceContext>,
     /// Set once, when the hub shuts down; new calls are refused from then on.
     closing: AtomicBool,
     pub(crate) registry: Registry,
@@ -38,16 +97,32 @@ pub(crate) struct Gauges {
 }
 
 impl Shared {
-    pub(crate) fn new(epoch: Instant, identity: Identity, timeout: Duration) -> Self {
+    pub(crate) fn new(epoch: Instant, client: Implementation, settings: Settings) -> Self {
+        let Settings {
+            handlers,
+            defaults,
+            trace_context,
+        } = settings;
         Self {
             epoch,
-            identity,
-            timeout,
+            client,
+            handlers,
+            host: HostRuntime::capture(),
+            defaults,
+            trace_context,
             closing: AtomicBool::new(false),
             registry: Registry::default(),
             outstanding: Arc::default(),
             gauges: Gauges::default(),
         }
+    }
+
+    /// The trace context of a call that has none of its own.
+    pub(crate) fn traceparent(&self) -> Option<String> {
+        self.trace_context
+            .as_ref()
+            .and_then(|context| context())
+            .filter(|text| is_traceparent(text))
     }
 
     pub(crate) fn is_closing(&self) -> bool {

@@ -7,18 +7,22 @@
 //! ```
 //! The state is written by the supervisor alone; everybody reads it.
 
+use crate::call;
 use crate::clock::Instant;
 use crate::config::{ServerConfig, ServerName};
 use crate::connection::ConnRef;
 use crate::error::{CallErrorKind, Failure, Stage};
+use crate::host::dispatch::Dispatcher;
 use crate::hub::ServerInfo;
 use crate::runtime::Home;
+use callboard_proto::message::{ClientCapabilities, LoggingLevel};
+use callboard_proto::mrtr::Kinds;
 use callboard_proto::negotiate::OpeningFailure;
 use callboard_proto::wire::Key;
 use std::cell::Cell;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
@@ -34,6 +38,10 @@ pub(crate) struct Slot {
     ids: AtomicU64,
     /// Set once, by the handle that removes the server: calls are refused before the supervisor has heard of it.
     removed: AtomicBool,
+    /// The level of log messages that was asked for, to be asked for again by each connection.
+    log_level: Mutex<Option<LoggingLevel>>,
+    /// Answers what the server asks, on the host's runtime.
+    pub(crate) dispatcher: Dispatcher,
     state: watch::Sender<SlotState>,
 }
 
@@ -42,6 +50,10 @@ pub(crate) struct Slot {
 pub(crate) struct SlotState {
     pub(crate) config: Arc<ServerConfig>,
     pub(crate) gate: Arc<Gate>,
+    /// What its connections declare.
+    pub(crate) declared: ClientCapabilities,
+    /// What of that handlers answer.
+    pub(crate) handled: Kinds,
     pub(crate) phase: Phase,
     pub(crate) since: Instant,
     /// How often it has been started again since it was added.
@@ -75,9 +87,22 @@ pub(crate) enum Phase {
 #[derive(Debug)]
 pub(crate) struct Gate {
     permits: Arc<Semaphore>,
+    reserve: Arc<Semaphore>,
     max_in_flight: usize,
     waiting: AtomicUsize,
     max_waiting: usize,
+}
+
+/// Which places on the wire a request may take. The reserve keeps calls from waiting for themselves: a round of a
+/// call, and a call made by a handler that answers for one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rank {
+    /// An ordinary place.
+    Call,
+    /// An ordinary one or one of the reserve; waits for either.
+    Round,
+    /// The same, but never waits for a place: it fails.
+    Handler,
 }
 
 /// The right to put one request on the wire, and where.
@@ -93,11 +118,15 @@ impl Slot {
         name: ServerName,
         home: Home,
         config: Arc<ServerConfig>,
+        dispatcher: Dispatcher,
         now: Instant,
     ) -> Self {
         home.take_in();
+        let declared = config.declares(dispatcher.declares());
         let state = SlotState {
             gate: Arc::new(Gate::new(&config)),
+            handled: call::handled(&declared, |kind| dispatcher.handles(kind)),
+            declared,
             config,
             phase: Phase::Connecting { after: None },
             since: now,
@@ -110,6 +139,8 @@ impl Slot {
             home,
             ids: AtomicU64::new(1),
             removed: AtomicBool::new(false),
+            log_level: Mutex::new(None),
+            dispatcher,
             state: watch::Sender::new(state),
         }
     }
@@ -123,12 +154,40 @@ impl Slot {
         std::array::from_fn(|index| first + index as u64)
     }
 
+    /// Looks at the state without cloning it. `look` must not block.
+    pub(crate) fn with_state<T>(&self, look: impl FnOnce(&SlotState) -> T) -> T {
+        look(&self.state.borrow())
+    }
+
+    /// What its connections run over, by the names of OpenTelemetry.
+    pub(crate) fn network(&self) -> &'static str {
+        self.with_state(|state| state.config.network())
+    }
+
+    /// For the supervisor: another configuration, and what follows from it.
+    pub(crate) fn configure(&self, config: &Arc<ServerConfig>) {
+        self.publish(|state| {
+            state.gate = Arc::new(Gate::new(config));
+            state.declared = config.declares(self.dispatcher.declares());
+            state.handled = call::handled(&state.declared, |kind| self.dispatcher.handles(kind));
+            state.config = Arc::clone(config);
+        });
+    }
+
     pub(crate) fn state(&self) -> SlotState {
         self.state.borrow().clone()
     }
 
     pub(crate) fn subscribe(&self) -> watch::Receiver<SlotState> {
         self.state.subscribe()
+    }
+
+    pub(crate) fn set_log_level(&self, level: LoggingLevel) {
+        *self.log_level.lock().unwrap_or_else(PoisonError::into_inner) = Some(level);
+    }
+
+    pub(crate) fn log_level(&self) -> Option<LoggingLevel> {
+        *self.log_level.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn set_removed(&self) {
@@ -144,8 +203,8 @@ impl Slot {
         self.state.borrow().gate.permits.available_permits()
     }
 
-    /// Admits a call at once, if the server is ready and there is a place on the wire.
-    pub(crate) fn try_admit(&self) -> Option<Admission> {
+    /// Admits a call at once, if the server is ready and there is a place on the wire for one of this rank.
+    pub(crate) fn try_admit(&self, rank: Rank) -> Option<Admission> {
         if self.removed.load(Ordering::Acquire) {
             return None;
         }
@@ -153,7 +212,7 @@ impl Slot {
         let Phase::Ready { conn, .. } = &state.phase else {
             return None;
         };
-        let permit = Arc::clone(&state.gate.permits).try_acquire_owned().ok()?;
+        let permit = state.gate.try_take(rank)?;
         Some(Admission {
             conn: Arc::clone(conn),
             _permit: permit,
@@ -166,11 +225,13 @@ impl Slot {
     /// what is waited for. Cancel safe. Fails at once where waiting is of no use.
     pub(crate) async fn admit(
         self: Arc<Self>,
+        rank: Rank,
         stale: Option<u64>,
         stage: Rc<Cell<Stage>>,
     ) -> Result<Admission, Failure> {
         let gate = Arc::clone(&self.state.borrow().gate);
-        let _waiting = Waiting::new(&gate)?;
+        // A call that has been on the wire is not turned away between its rounds.
+        let _waiting = (rank == Rank::Call).then(|| Waiting::new(&gate)).transpose()?;
         let mut states = self.state.subscribe();
         loop {
             if self.removed.load(Ordering::Acquire) {
@@ -183,9 +244,13 @@ impl Slot {
             match state.phase {
                 Phase::Ready { conn, .. } if stale != Some(conn.generation) => {
                     stage.set(Stage::Queued);
-                    // The semaphore is never closed.
-                    let Ok(permit) = Arc::clone(&state.gate.permits).acquire_owned().await else {
-                        continue;
+                    let permit = match rank {
+                        Rank::Handler => state.gate.try_take(rank).ok_or_else(|| {
+                            Failure::not_sent(CallErrorKind::Overloaded {
+                                waiting: gate.max_in_flight,
+                            })
+                        })?,
+                        Rank::Call | Rank::Round => state.gate.take(rank).await,
                     };
                     if !states.has_changed().unwrap_or(false) {
                         return Ok(Admission {
@@ -221,16 +286,48 @@ impl Gate {
     pub(crate) fn new(config: &ServerConfig) -> Self {
         Self {
             permits: Arc::new(Semaphore::new(config.max_in_flight)),
+            reserve: Arc::new(Semaphore::new(RESERVE)),
             max_in_flight: config.max_in_flight,
             waiting: AtomicUsize::new(0),
             max_waiting: config.max_waiting,
         }
     }
 
-    pub(crate) fn max_in_flight(&self) -> usize {
-        self.max_in_flight
+    /// How many places are taken, those of the reserve included.
+    pub(crate) fn taken(&self) -> usize {
+        let free = self.permits.available_permits() + self.reserve.available_permits();
+        self.max_in_flight + RESERVE - free
+    }
+
+    fn try_take(&self, rank: Rank) -> Option<OwnedSemaphorePermit> {
+        let permit = Arc::clone(&self.permits).try_acquire_owned().ok();
+        match rank {
+            Rank::Call => permit,
+            Rank::Round | Rank::Handler => {
+                permit.or_else(|| Arc::clone(&self.reserve).try_acquire_owned().ok())
+            }
+        }
+    }
+
+    async fn take(&self, rank: Rank) -> OwnedSemaphorePermit {
+        let taken = match rank {
+            Rank::Call => Arc::clone(&self.permits).acquire_owned().await,
+            Rank::Round | Rank::Handler => tokio::select! {
+                biased;
+                ordinary = Arc::clone(&self.permits).acquire_owned() => ordinary,
+                reserved = Arc::clone(&self.reserve).acquire_owned() => reserved,
+            },
+        };
+        match taken {
+            Ok(permit) => permit,
+            // The semaphores are never closed.
+            Err(_) => std::future::pending().await,
+        }
     }
 }
+
+/// Places beside `max_in_flight`, for what must not wait behind ordinary calls.
+const RESERVE: usize = 16;
 
 impl SlotState {
     /// The state in words, with what led to it.

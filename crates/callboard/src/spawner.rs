@@ -10,6 +10,7 @@ use crate::slot::Slot;
 use crate::supervisor::{ConnExit, SupMsg, Supervisor};
 use actix::dev::channel::AddressReceiver;
 use actix::{Actor, Addr, Context, Handler, Message};
+use callboard_proto::dialect::Identity;
 use callboard_proto::negotiate::{Attempt, Channel, EraChoice, Known, OpeningConfig};
 use callboard_proto::protocol::Config;
 use callboard_transport::http::{Clients, HttpConfig};
@@ -102,7 +103,11 @@ impl Spawner {
                 started,
                 restarted_after: restarted_after.filter(|_| config.era == EraChoice::Auto),
             },
-            identity: self.shared.identity.clone(),
+            identity: Identity::new(
+                &self.shared.client,
+                slot.with_state(|state| state.declared.clone()),
+            ),
+            log_level: slot.log_level(),
             keys: slot.next_ids(),
         };
         let generation = conn.generation;

@@ -15,7 +15,7 @@ use crate::config::{ServerConfig, ServerName};
 use crate::connection::{ConnMsg, ConnRef};
 use crate::hub::ServerInfo;
 use crate::shared::Shared;
-use crate::slot::{Gate, Phase, REMOVED, Slot};
+use crate::slot::{Phase, REMOVED, Slot};
 use crate::spawner::{Launch, SpawnMsg};
 use actix::{Actor, ActorContext as _, Addr, AsyncContext as _, Context, Handler, Message};
 use callboard_proto::negotiate::{Attempt, Known, Opened};
@@ -173,9 +173,8 @@ impl Supervisor {
         child.config = Arc::clone(&config);
         child.known = Known::default();
         child.failures = 0;
+        slot.configure(&config);
         slot.publish(|state| {
-            state.gate = Arc::new(Gate::new(&config));
-            state.config = config;
             state.phase = Phase::Connecting { after: None };
             state.failure = None;
             state.since = clock::now();
@@ -352,10 +351,7 @@ impl Child {
         self.generation += 1;
         self.ready = None;
         let (addr, receiver) = actor::mailbox();
-        let conn = Arc::new(ConnRef {
-            addr,
-            generation: self.generation,
-        });
+        let conn = Arc::new(ConnRef::new(addr, self.generation));
         self.conn = Some(Arc::clone(&conn));
         self.slot.publish(|state| {
             let after = match &state.phase {

@@ -9,11 +9,11 @@ use crate::wire::{Key, Outgoing, SendMeta};
 
 /// No version header: a server must refuse one it does not know, and none is negotiated yet (ERA-14).
 pub(super) fn initialize(key: Key, revision: Revision, identity: &Identity) -> (Outgoing, SendMeta) {
-    let mut text = Vec::with_capacity(96 + identity.capabilities.len() + identity.client_info.len());
+    let mut text = Vec::with_capacity(96 + identity.raw.len() + identity.client_info.len());
     text.extend_from_slice(b"{\"protocolVersion\":\"");
     text.extend_from_slice(revision.as_str().as_bytes());
     text.extend_from_slice(b"\",\"capabilities\":");
-    text.extend_from_slice(&identity.capabilities);
+    text.extend_from_slice(&identity.raw);
     text.extend_from_slice(b",\"clientInfo\":");
     text.extend_from_slice(&identity.client_info);
     text.extend_from_slice(b"}");
@@ -24,6 +24,7 @@ pub(super) fn initialize(key: Key, revision: Revision, identity: &Identity) -> (
         name: None,
         era: Era::Legacy,
         version_header: None,
+        headers: None,
     };
     (message, meta)
 }

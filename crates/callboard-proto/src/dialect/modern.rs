@@ -3,15 +3,24 @@
 use super::{Identity, Verdict};
 use crate::envelope::ModernMeta;
 use crate::frame::ResultType;
+use crate::message::LoggingLevel;
 use crate::method::Method;
 use crate::revision::Revision;
+use bytes::Bytes;
 
-pub(super) fn meta(revision: Revision, identity: &Identity) -> ModernMeta {
-    ModernMeta::new(revision.as_str(), &identity.capabilities, &identity.client_info)
+/// `capabilities` are those of one request, where it declares others than the connection does.
+pub(super) fn meta(
+    revision: Revision,
+    identity: &Identity,
+    capabilities: Option<&Bytes>,
+    log_level: Option<LoggingLevel>,
+) -> ModernMeta {
+    let capabilities = capabilities.unwrap_or(&identity.raw);
+    ModernMeta::new(revision.as_str(), capabilities, &identity.client_info, log_level)
 }
 
 /// An extension's result types are accepted only where the extension was declared on the request.
-pub(super) fn judge(method: &Method, result_type: &ResultType) -> Verdict {
+pub(crate) fn judge(method: &Method, result_type: &ResultType) -> Verdict {
     match result_type {
         ResultType::Absent | ResultType::Complete => Verdict::Complete,
         ResultType::InputRequired if method.may_ask_for_input() => Verdict::InputRequired,

@@ -1,8 +1,8 @@
 //! The tables of the connection.
 
 use super::*;
+use crate::message::{ClientCapabilities, Implementation};
 use crate::negotiate::{Channel, EraChoice, Known};
-use crate::revision::Era;
 use serde_json::{Value, json};
 
 /// A waiter that says by its name who it was.
@@ -15,6 +15,10 @@ struct Rig {
 
 impl Rig {
     fn new(channel: Channel) -> Self {
+        Self::declaring(channel, ClientCapabilities::default())
+    }
+
+    fn declaring(channel: Channel, capabilities: ClientCapabilities) -> Self {
         #[expect(
             clippy::disallowed_methods,
             reason = "a test needs some instant to count from"
@@ -29,15 +33,13 @@ impl Rig {
             started: now,
             restarted_after: None,
         };
-        let identity = Identity {
-            client_info: Bytes::from_static(br#"{"name":"t","version":"1"}"#),
-            capabilities: Bytes::from_static(b"{}"),
-        };
+        let identity = Identity::new(&Implementation::new("t", "1"), capabilities);
         Self {
             protocol: Protocol::new(Config {
                 opening,
                 identity,
-                keys: [1, 2, 3, 4],
+                log_level: None,
+                keys: std::array::from_fn(|index| index as Key + 1),
             }),
             now,
         }
@@ -45,7 +47,21 @@ impl Rig {
 
     /// Brought to `Ready` by the real opening.
     fn ready(channel: Channel, era: Era) -> Self {
-        let mut rig = Self::new(channel);
+        Self::new(channel).opened(era)
+    }
+
+    /// The same, with a client that declares all input kinds.
+    fn ready_for_all(channel: Channel, era: Era) -> Self {
+        let all = ClientCapabilities::default()
+            .elicitation_form()
+            .elicitation_url()
+            .sampling_tools()
+            .roots();
+        Self::declaring(channel, all).opened(era)
+    }
+
+    fn opened(self, era: Era) -> Self {
+        let mut rig = self;
         rig.event(Event::Up);
         match era {
             Era::Modern => rig
@@ -78,13 +94,27 @@ impl Rig {
     }
 
     fn submit_as(&mut self, key: Key, method: Method, waiter: W) {
+        self.operate(key, Operation::Request(method), waiter);
+    }
+
+    fn operate(&mut self, key: Key, operation: Operation, waiter: W) {
         self.protocol.handle_submit(Submission {
             key,
-            method,
+            operation,
             params: Params::default(),
             wants_progress: true,
+            capabilities: None,
+            headers: None,
             waiter,
         });
+    }
+
+    fn asked(&mut self, origin: Origin, id: impl Into<Value>, method: &str, params: Value) {
+        let id: Value = id.into();
+        self.frame_from(
+            origin,
+            &json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}),
+        );
     }
 
     fn drain(&mut self) -> Vec<String> {
@@ -117,6 +147,13 @@ fn describe(effect: &Effect<W>) -> String {
         Effect::Opened(_) => "opened".to_owned(),
         Effect::Progress { key, .. } => format!("progress {key}"),
         Effect::Settle { waiter, outcome } => format!("settle {waiter} {}", ended(outcome)),
+        Effect::Asked { id, input, tied } => match tied {
+            Some(key) => format!("asked {id} {:?} for {key}", input.kind),
+            None => format!("asked {id} {:?}", input.kind),
+        },
+        Effect::StopAsked { id } => format!("stop asked {id}"),
+        Effect::Pause(key) => format!("pause {key}"),
+        Effect::Resume(key) => format!("resume {key}"),
         Effect::Notification { method, .. } => format!("notification {method}"),
         Effect::Odd(oddity) => match oddity {
             Oddity::LateAnswer(key) => format!("late {key}"),
@@ -146,12 +183,14 @@ fn ended(outcome: &Outcome) -> String {
             Violation::Malformed(_) => "malformed".to_owned(),
             Violation::Unusable(_) => "unusable".to_owned(),
             Violation::NoAnswer(_) => "no answer".to_owned(),
+            Violation::Interim(_) => "interim".to_owned(),
         },
         Outcome::TooLarge(_) => "too large".to_owned(),
         Outcome::Refused(refusal) => format!("refused {}", refusal.status),
         Outcome::Unreachable(_) => "unreachable".to_owned(),
         Outcome::Lost(_) => "lost".to_owned(),
         Outcome::Down(_) => "down".to_owned(),
+        Outcome::Unsupported => "unsupported".to_owned(),
     }
 }
 
@@ -589,4 +628,257 @@ fn a_process_that_ends_during_the_probe_is_opened_again() {
     rig.drain();
     rig.event(down());
     assert_eq!(rig.drain(), ["end reopen"]);
+}
+
+// ROOT-05, ELI-16, SMP-05, RPC-13
+#[test]
+fn what_was_not_declared_is_refused_with_the_right_code() {
+    let form = json!({"message": "m", "requestedSchema": {"type": "object"}});
+    let url = json!({"mode": "url", "message": "m", "url": "https://x", "elicitationId": "e"});
+    let tools = json!({"messages": [], "maxTokens": 1, "tools": []});
+    let nothing = ClientCapabilities::default();
+    let some = ClientCapabilities::default().elicitation_form().sampling();
+    let table = [
+        (
+            &nothing,
+            "elicitation/create",
+            form.clone(),
+            "send answer 5 error -32601",
+        ),
+        (
+            &nothing,
+            "sampling/createMessage",
+            tools.clone(),
+            "send answer 5 error -32601",
+        ),
+        (&nothing, "roots/list", json!({}), "send answer 5 error -32601"),
+        (&some, "elicitation/create", form, "asked 5 ElicitationForm"),
+        (&some, "elicitation/create", url, "send answer 5 error -32602"),
+        (
+            &some,
+            "elicitation/create",
+            json!({"mode": "odd"}),
+            "send answer 5 error -32602",
+        ),
+        (
+            &some,
+            "sampling/createMessage",
+            tools,
+            "send answer 5 error -32602",
+        ),
+        (&some, "roots/list", json!({}), "send answer 5 error -32601"),
+        (&some, "tools/call", json!({}), "send answer 5 error -32601"),
+    ];
+    for (declared, method, params, expected) in table {
+        let mut rig = Rig::declaring(Channel::Pipe, declared.clone()).opened(Era::Legacy);
+        rig.asked(Origin::Standing, 5, method, params.clone());
+        assert_eq!(rig.drain(), [expected], "{method} {params}");
+    }
+}
+
+#[test]
+fn a_request_of_the_server_is_tied_to_the_call_it_came_with() {
+    let roots = |rig: &mut Rig, origin| rig.asked(origin, "s", "roots/list", json!({}));
+
+    // HTTP: the stream of a call ties it; the standing stream does not.
+    let mut rig = Rig::ready_for_all(Channel::Http, Era::Legacy);
+    rig.submit(10, "a");
+    rig.submit(11, "b");
+    rig.drain();
+    roots(&mut rig, Origin::Exchange(11));
+    assert_eq!(rig.drain(), ["pause 11", "asked s Roots for 11"]);
+    rig.protocol.handle_reply(
+        &RequestId::String("s".into()),
+        Ok(&RawJson::new(Bytes::from_static(b"{}"))),
+    );
+    assert_eq!(rig.drain(), ["send answer \"s\" {}", "resume 11"]);
+    roots(&mut rig, Origin::Standing);
+    assert_eq!(rig.drain(), ["asked s Roots"]);
+
+    // A pipe: all calls that may be waiting for it, tied only where there is one.
+    let mut rig = Rig::ready_for_all(Channel::Pipe, Era::Legacy);
+    rig.submit_as(9, Method::TOOLS_LIST, "list");
+    rig.submit(10, "a");
+    rig.drain();
+    roots(&mut rig, Origin::Standing);
+    assert_eq!(rig.drain(), ["pause 10", "asked s Roots for 10"]);
+    rig.protocol
+        .handle_reply(&RequestId::String("s".into()), Err((-32603, "no")));
+    rig.submit(11, "b");
+    rig.drain();
+    roots(&mut rig, Origin::Standing);
+    assert_eq!(rig.drain(), ["pause 10", "pause 11", "asked s Roots"]);
+    rig.frame(&answer(10));
+    assert_eq!(
+        rig.drain(),
+        ["settle a result"],
+        "it belongs to none of them alone"
+    );
+    rig.protocol
+        .handle_reply(&RequestId::String("s".into()), Err((-32603, "no")));
+    assert_eq!(rig.drain(), ["send answer \"s\" error -32603", "resume 11"]);
+}
+
+#[test]
+fn what_a_server_asked_ends_with_the_call_it_is_tied_to() {
+    let form = json!({"message": "m"});
+    for (ends, first) in [("answer", "settle a result"), ("cancel", "send cancelled 10")] {
+        let mut rig = Rig::ready_for_all(Channel::Pipe, Era::Legacy);
+        rig.submit(10, "a");
+        rig.asked(Origin::Standing, 1, "elicitation/create", form.clone());
+        rig.drain();
+        match ends {
+            "answer" => rig.frame(&answer(10)),
+            _ => rig.protocol.handle_cancel(10, true, "gone", rig.now),
+        }
+        let said = rig.drain();
+        assert!(said.contains(&first.to_owned()), "{said:?}");
+        assert!(said.contains(&"stop asked 1".to_owned()), "{said:?}");
+        assert!(
+            said.contains(&"send answer 1 {\"action\":\"cancel\"}".to_owned()),
+            "{said:?}"
+        );
+        rig.protocol
+            .handle_reply(&RequestId::Number(1), Err((-32603, "late")));
+        assert_eq!(rig.drain(), [""; 0], "a late answer of the handler goes nowhere");
+    }
+    let mut rig = Rig::ready_for_all(Channel::Pipe, Era::Legacy);
+    rig.submit(10, "a");
+    rig.asked(Origin::Standing, 1, "roots/list", json!({}));
+    rig.drain();
+    rig.frame(&answer(10));
+    assert_eq!(
+        rig.drain(),
+        ["stop asked 1", "send answer 1 error -32603", "settle a result"]
+    );
+}
+
+// CAN-08, CAN-09
+#[test]
+fn a_request_that_the_server_cancels_is_stopped_and_not_answered() {
+    let cancel = |id: Value| json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id}});
+    let mut rig = Rig::ready_for_all(Channel::Pipe, Era::Legacy);
+    rig.submit(10, "a");
+    rig.asked(Origin::Standing, "s", "roots/list", json!({}));
+    rig.drain();
+    for odd in [json!("x"), json!(1), json!(null), json!({})] {
+        rig.frame(&cancel(odd));
+        assert_eq!(rig.drain(), [""; 0]);
+    }
+    rig.frame(&cancel(json!("s")));
+    assert_eq!(rig.drain(), ["stop asked s", "resume 10"]);
+    rig.protocol
+        .handle_reply(&RequestId::String("s".into()), Err((-32603, "late")));
+    assert_eq!(rig.drain(), [""; 0]);
+}
+
+// PING-01, PING-03, LOG-01, LOG-02, ROOT-04
+#[test]
+fn operations_are_resolved_by_era_when_they_are_sent() {
+    use crate::message::LoggingLevel;
+    let level = || Operation::SetLogLevel(LoggingLevel::Warning);
+    let notify = || Operation::Notify(Method::new("notifications/x"));
+    #[rustfmt::skip]
+    let table: Vec<(Channel, Era, Operation, &[&str])> = vec![
+        (Channel::Pipe, Era::Legacy, Operation::Ping,         &["send 20 ping"]),
+        (Channel::Pipe, Era::Modern, Operation::Ping,         &["send 20 server/discover"]),
+        (Channel::Pipe, Era::Legacy, level(),                 &["send 20 logging/setLevel"]),
+        (Channel::Pipe, Era::Modern, level(),                 &["settle op result"]),
+        (Channel::Pipe, Era::Legacy, Operation::RootsChanged, &["send notifications/roots/list_changed", "settle op result"]),
+        (Channel::Pipe, Era::Modern, Operation::RootsChanged, &["settle op unsupported"]),
+        (Channel::Pipe, Era::Modern, notify(),                &["send notifications/x", "settle op result"]),
+        (Channel::Http, Era::Modern, notify(),                &["settle op unsupported"]),
+        (Channel::Http, Era::Legacy, notify(),                &["send notifications/x", "settle op result"]),
+    ];
+    for (channel, era, operation, expected) in table {
+        let mut rig = Rig::ready(channel, era);
+        let name = format!("{operation:?} {era} {channel:?}");
+        rig.operate(20, operation, "op");
+        assert_eq!(rig.drain(), expected, "{name}");
+    }
+
+    let mut rig = Rig::ready(Channel::Pipe, Era::Modern);
+    rig.operate(20, level(), "op");
+    rig.drain();
+    rig.submit(21, "a");
+    let Some(Effect::Command(Command::Send { message, .. })) = rig.protocol.poll_effect() else {
+        panic!()
+    };
+    let value: Value = serde_json::from_slice(&message.to_vec()).unwrap();
+    assert_eq!(
+        value["params"]["_meta"]["io.modelcontextprotocol/logLevel"],
+        json!("warning")
+    );
+}
+
+fn refusal(id: u64) -> Value {
+    let data = json!({"supported": ["2026-07-28"], "requested": "2026-07-28"});
+    json!({"jsonrpc": "2.0", "id": id, "error": {"code": -32022, "message": "v", "data": data}})
+}
+
+// VER-02, VER-03: one renegotiation, however many calls were refused
+#[test]
+fn refused_versions_share_one_renegotiation() {
+    let mut rig = Rig::ready(Channel::Pipe, Era::Modern);
+    for (key, waiter) in [(20, "a"), (21, "b"), (22, "c")] {
+        rig.submit(key, waiter);
+    }
+    rig.drain();
+
+    rig.frame(&refusal(20));
+    rig.frame(&refusal(21));
+    assert_eq!(
+        rig.drain(),
+        [
+            "send 2 server/discover",
+            "settle a error -32022",
+            "settle b error -32022"
+        ]
+    );
+    rig.submit(23, "a");
+    rig.submit(24, "b");
+    rig.submit(25, "d");
+    rig.protocol.handle_cancel(25, false, "gone", rig.now);
+    rig.frame(&answer(22));
+    assert_eq!(
+        rig.drain(),
+        ["settle c result"],
+        "what is submitted waits, what is in flight goes on"
+    );
+
+    rig.frame(&json!({"jsonrpc": "2.0", "id": 2, "result": {"supportedVersions": ["2026-07-28"]}}));
+    assert_eq!(rig.drain(), ["send 23 tools/call", "send 24 tools/call"]);
+    assert_eq!(rig.protocol.poll_timeout(), None);
+}
+
+#[test]
+fn a_renegotiation_that_fails_ends_the_connection() {
+    let late = |rig: &mut Rig| {
+        let due = rig.protocol.poll_timeout().unwrap();
+        rig.protocol.handle_timeout(due);
+    };
+    let refused = |rig: &mut Rig| {
+        rig.frame(&json!({"jsonrpc": "2.0", "id": 2, "error": {"code": -32603, "message": "x"}}))
+    };
+    let other =
+        |rig: &mut Rig| rig.frame(&json!({"jsonrpc": "2.0", "id": 2, "result": {"supportedVersions": []}}));
+    let ways: [&dyn Fn(&mut Rig); 3] = [&late, &refused, &other];
+    for fail in ways {
+        let mut rig = Rig::ready(Channel::Pipe, Era::Modern);
+        rig.submit(20, "a");
+        rig.frame(&refusal(20));
+        rig.submit(21, "a");
+        rig.drain();
+        fail(&mut rig);
+        assert_eq!(rig.drain(), ["settle a down", "close", "end lost"]);
+    }
+}
+
+#[test]
+fn a_refusal_that_names_no_version_of_ours_is_the_callers_alone() {
+    let mut rig = Rig::ready(Channel::Pipe, Era::Modern);
+    rig.submit(20, "a");
+    rig.drain();
+    rig.frame(&json!({"jsonrpc": "2.0", "id": 20, "error": {"code": -32022, "message": "v", "data": {"supported": ["2099-01-01"]}}}));
+    assert_eq!(rig.drain(), ["settle a error -32022"]);
 }

@@ -44,7 +44,7 @@ pub(super) async fn run(shared: Rc<Shared>, letter: Letter, gate: Option<Gate>, 
 }
 
 /// Reads what little may come, so that the socket can be used again.
-async fn drain(mut body: Incoming) {
+pub(super) async fn drain(mut body: Incoming) {
     let read = async {
         let mut left = DRAIN_SIZE;
         while let Some(Ok(frame)) = body.frame().await {
@@ -66,7 +66,8 @@ enum Failure {
 
 /// Holds messages back until the server has answered an earlier one, or had its time to.
 ///
-/// POSTs run side by side; a server that has not yet seen `notifications/initialized` may refuse what follows.
+/// POSTs run side by side; a server that has not yet seen `notifications/initialized` may refuse what follows,
+/// and one that has not yet seen the GET for its standing stream has nowhere to say what follows from them.
 #[derive(Clone)]
 pub(super) struct Gate {
     shut: watch::Receiver<()>,
@@ -77,12 +78,13 @@ pub(super) struct Gate {
 pub(super) struct Latch(#[expect(dead_code, reason = "held for its drop")] watch::Sender<()>);
 
 impl Gate {
-    pub(super) fn shut() -> (Self, Latch) {
+    /// A gate that opens with the latch, or else after `limit`.
+    pub(super) fn shut(limit: Duration) -> (Self, Latch) {
         let (latch, shut) = watch::channel(());
         (
             Self {
                 shut,
-                until: Instant::now() + GATE_LIMIT,
+                until: Instant::now() + limit,
             },
             Latch(latch),
         )
@@ -102,9 +104,6 @@ impl Gate {
 
 /// The longest one message may take, its wait at the gate included.
 const LIMIT: Duration = Duration::from_secs(30);
-
-/// The longest time for which messages are held back.
-const GATE_LIMIT: Duration = Duration::from_secs(5);
 
 const DRAIN_SIZE: usize = 64 * 1024;
 const DRAIN_LIMIT: Duration = Duration::from_secs(1);

@@ -1,16 +1,17 @@
 //! One request and its answer: a task that sends the POST and alone owns what comes back.
 
+use super::content::{self, Content};
 use super::errand::Gate;
 use super::request::Letter;
-use super::{Shared, fault};
+use super::{LARGE, Shared, fault};
 use crate::BATCH;
 use bytes::{Bytes, BytesMut};
 use callboard_proto::sse::{Sse, SseItem};
 use callboard_proto::wire::{Down, Ended, Event, Key, Origin, Refusal};
 use callboard_proto::{Frame, Junk, RequestId};
 use futures_util::FutureExt;
-use http::header::{CONTENT_ENCODING, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
-use http::{HeaderMap, HeaderValue, StatusCode, response};
+use http::header::{RETRY_AFTER, WWW_AUTHENTICATE};
+use http::{HeaderMap, response};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
 use std::rc::Rc;
@@ -151,7 +152,7 @@ impl<'a> Exchange<'a> {
             sse.push(data);
             while let Some(item) = sse.next() {
                 match item {
-                    SseItem::Event(event) if is_message(event.event.as_deref()) && !event.data.is_empty() => {
+                    SseItem::Event(event) if content::is_message(&event) => {
                         if let Some(reason) = self.take(event.data).await {
                             self.push(Event::Junk {
                                 origin: Origin::Exchange(self.key),
@@ -178,7 +179,7 @@ impl<'a> Exchange<'a> {
                 self.take_one(frame, &mut junk).await;
             }
         } else {
-            for frame in self.parse_elsewhere(bytes).await {
+            for frame in self.shared.parse_elsewhere(bytes).await {
                 self.take_one(frame, &mut junk).await;
             }
         }
@@ -198,19 +199,6 @@ impl<'a> Exchange<'a> {
             Err(reason) => {
                 junk.get_or_insert(reason);
             }
-        }
-    }
-
-    /// Scans a large message off this thread, so that others are not kept waiting.
-    async fn parse_elsewhere(&self, bytes: Bytes) -> Vec<Result<Frame, Junk>> {
-        // The semaphore is never closed.
-        let _turn = self.shared.large.acquire().await;
-        match tokio::task::spawn_blocking(move || Frame::parse(bytes).collect()).await {
-            Ok(frames) => frames,
-            Err(error) => match error.try_into_panic() {
-                Ok(panic) => std::panic::resume_unwind(panic),
-                Err(_shutdown) => Vec::new(),
-            },
         }
     }
 
@@ -234,50 +222,6 @@ impl<'a> Exchange<'a> {
     async fn flush(&mut self) {
         if !self.pending.is_empty() {
             self.shared.events.send(std::mem::take(&mut self.pending)).await;
-        }
-    }
-}
-
-/// The two kinds of answers a request can have.
-enum Content {
-    Json,
-    EventStream,
-}
-
-impl Content {
-    /// What a successful answer holds; parameters and case of its type do not matter.
-    fn of(head: &response::Parts, body: &Incoming) -> Result<Self, String> {
-        if matches!(head.status, StatusCode::ACCEPTED | StatusCode::NO_CONTENT) {
-            return Err(format!(
-                "status {}, expected an answer to the request",
-                head.status.as_u16()
-            ));
-        }
-        if let Some(coding) = head.headers.get(CONTENT_ENCODING)
-            && !coding.as_bytes().eq_ignore_ascii_case(b"identity")
-        {
-            return Err(format!(
-                "content encoding {}, which was not asked for",
-                shown(coding)
-            ));
-        }
-        let given = head.headers.get(CONTENT_TYPE);
-        let essence = given.map(|value| {
-            value
-                .as_bytes()
-                .split(|byte| *byte == b';')
-                .next()
-                .unwrap_or_default()
-        });
-        match essence.map(<[u8]>::trim_ascii) {
-            Some(essence) if essence.eq_ignore_ascii_case(b"application/json") => Ok(Self::Json),
-            Some(essence) if essence.eq_ignore_ascii_case(b"text/event-stream") => Ok(Self::EventStream),
-            _ if body.is_end_stream() => Err("an empty answer, expected JSON or an event stream".to_owned()),
-            Some(essence) => Err(format!(
-                "content type {}, expected JSON or an event stream",
-                excerpt(essence)
-            )),
-            None => Err("no content type, expected JSON or an event stream".to_owned()),
         }
     }
 }
@@ -354,10 +298,6 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     Some(Duration::from_secs(seconds))
 }
 
-fn is_message(event: Option<&str>) -> bool {
-    matches!(event, None | Some("message"))
-}
-
 fn answers(frame: &Frame, key: Key) -> bool {
     let id = match frame {
         Frame::Result { id, .. } => Some(id),
@@ -366,27 +306,6 @@ fn answers(frame: &Frame, key: Key) -> bool {
     };
     matches!(id, Some(RequestId::Number(number)) if u64::try_from(*number) == Ok(key))
 }
-
-fn shown(value: &HeaderValue) -> String {
-    excerpt(value.as_bytes())
-}
-
-/// Text of a server, short and printable.
-fn excerpt(text: &[u8]) -> String {
-    text.iter()
-        .take(64)
-        .map(|byte| {
-            if byte.is_ascii_graphic() {
-                char::from(*byte)
-            } else {
-                '?'
-            }
-        })
-        .collect()
-}
-
-/// Messages above this size are scanned off the thread.
-const LARGE: usize = 256 * 1024;
 
 /// A server that announces much and sends little does not make us hold more than this.
 const LARGEST_RESERVE: usize = 1024 * 1024;

@@ -87,6 +87,16 @@ impl Target {
                 if let Some(name) = &meta.name {
                     fields.insert(headers::MCP_NAME, encoded(name)?);
                 }
+                for (name, value) in meta.headers.iter().flat_map(|own| own.iter()) {
+                    // Checked where the caller gave them; what slipped through is left out rather than sent wrong.
+                    if let (Ok(name), Ok(mut value)) = (
+                        HeaderName::from_bytes(name.as_bytes()),
+                        HeaderValue::from_str(value),
+                    ) {
+                        value.set_sensitive(true);
+                        fields.insert(name, value);
+                    }
+                }
             }
             Era::Legacy => {
                 if let Some(id) = session.id() {
@@ -97,19 +107,45 @@ impl Target {
         Ok(request)
     }
 
+    /// The GET that asks for the standing stream of `session`, from behind the event `last` on (LHT-06, LHT-07).
+    ///
+    /// # Errors
+    ///
+    /// No request can be made of it, as text for a user.
+    pub(super) fn listen(
+        &self,
+        session: &Session,
+        last: Option<&HeaderValue>,
+    ) -> Result<Request<Upload>, String> {
+        let mut request = self.of_session(Method::GET, session)?;
+        let fields = request.headers_mut();
+        fields.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
+        if let Some(id) = last {
+            fields.insert(LAST_EVENT_ID, id.clone());
+        }
+        Ok(request)
+    }
+
     /// The DELETE that ends `session`, if there is one.
     pub(super) fn end_session(&self, session: &Session) -> Option<Request<Upload>> {
-        let id = session.id()?;
+        session.id()?;
+        self.of_session(Method::DELETE, session).ok()
+    }
+
+    /// A request without a body, which states what is known of `session`.
+    fn of_session(&self, method: Method, session: &Session) -> Result<Request<Upload>, String> {
         let mut request = Request::new(Upload::empty());
-        *request.method_mut() = Method::DELETE;
-        *request.uri_mut() = self.uri.clone().ok()?;
+        *request.method_mut() = method;
+        *request.uri_mut() = self.uri.clone()?;
         let fields = request.headers_mut();
         fields.clone_from(&self.headers);
-        fields.insert(headers::MCP_SESSION_ID, id);
+        if let Some(id) = session.id() {
+            fields.insert(headers::MCP_SESSION_ID, id);
+        }
         if let Some(version) = session.version() {
             fields.insert(headers::MCP_PROTOCOL_VERSION, HeaderValue::from_static(version));
         }
-        Some(request)
+        Ok(request)
     }
 }
 
@@ -170,14 +206,18 @@ fn hex(digit: u8) -> Option<u8> {
         .and_then(|value| u8::try_from(value).ok())
 }
 
+/// Where a stream is taken up again; the standard's name, which the `http` crate does not have.
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+
 /// Headers that the transport sets itself, beside all that begin with `mcp-`.
-const RESERVED: [HeaderName; 6] = [
+const RESERVED: [HeaderName; 7] = [
     HOST,
     CONTENT_LENGTH,
     TRANSFER_ENCODING,
     CONNECTION,
     CONTENT_TYPE,
     ACCEPT,
+    LAST_EVENT_ID,
 ];
 
 #[cfg(test)]

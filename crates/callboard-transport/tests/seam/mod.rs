@@ -127,6 +127,7 @@ pub(crate) fn send(link: &Link, key: Key, params: &str) -> Arc<Mark> {
         name: None,
         era: Era::Modern,
         version_header: None,
+        headers: None,
     };
     let command = Command::Send {
         key: Some(key),

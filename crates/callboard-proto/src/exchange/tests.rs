@@ -1,0 +1,478 @@
+//! The table of the call, and a model that it is compared with.
+
+use super::*;
+use crate::wire::Down;
+use proptest::prelude::*;
+use serde_json::json;
+
+fn at() -> Instant {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a test needs some instant to count from"
+    )]
+    Instant::now()
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn config(driving: Driving) -> Config {
+    Config {
+        params: Bytes::from_static(br#"{"name":"x"}"#),
+        limits: Limits {
+            timeout: 10 * SECOND,
+            reset_on_progress: true,
+            max_total: 100 * SECOND,
+        },
+        caps: Caps::default(),
+        capabilities: ClientCapabilities::default().elicitation_form().roots(),
+        driving,
+        repeat_after_urls: false,
+        resumed: None,
+    }
+}
+
+fn handled() -> Driving {
+    Driving::Handlers(Kinds::of([InputKind::ElicitationForm]))
+}
+
+fn result() -> Outcome {
+    Outcome::Result(Bytes::from_static(b"{}"))
+}
+
+fn form() -> Outcome {
+    let asked = json!({"inputRequests": {"k": {"method": "elicitation/create", "params": {"message": "m"}}}});
+    Outcome::InputRequired(asked.to_string().into())
+}
+
+fn roots() -> Outcome {
+    Outcome::InputRequired(
+        json!({"inputRequests": {"k": {"method": "roots/list"}}})
+            .to_string()
+            .into(),
+    )
+}
+
+fn state_only() -> Outcome {
+    Outcome::InputRequired(json!({"requestState": "s"}).to_string().into())
+}
+
+fn bad() -> Outcome {
+    Outcome::InputRequired(json!({}).to_string().into())
+}
+
+fn refused() -> Outcome {
+    Outcome::Error(ErrorObject {
+        code: UNSUPPORTED_VERSION,
+        message: String::new(),
+        data: None,
+    })
+}
+
+fn down() -> Outcome {
+    Outcome::Down(Down::Closed)
+}
+
+#[derive(Clone, Debug)]
+enum In {
+    Admitted,
+    NotAdmitted,
+    Settled(Outcome, bool),
+    Progress,
+    Pause,
+    Resume,
+    Answered,
+    HandlerFailed,
+    Timeout,
+    CallerGone,
+}
+
+fn feed(exchange: &mut Exchange, input: In, now: Instant) {
+    match input {
+        In::Admitted => exchange.handle_admitted(),
+        In::NotAdmitted => exchange.handle_not_admitted(),
+        In::Settled(outcome, written) => exchange.handle_settled(outcome, written, now),
+        In::Progress => _ = exchange.handle_progress(now),
+        In::Pause => exchange.handle_pause(now),
+        In::Resume => exchange.handle_resume(now),
+        In::Answered => {
+            let answer = RawJson::of(&json!({"action": "accept"})).unwrap();
+            exchange.handle_answered(&[("k".to_owned(), answer)].into(), now);
+        }
+        In::HandlerFailed => exchange.handle_handler_failed("k".into(), HandlerError::Failed("no".into())),
+        In::Timeout => exchange.handle_timeout(now),
+        In::CallerGone => exchange.handle_caller_gone("gone"),
+    }
+}
+
+/// An effect in a word.
+fn word(effect: &Effect) -> &'static str {
+    match effect {
+        Effect::Admit { renewed: true, .. } => "admit elsewhere",
+        Effect::Admit { renewed: false, .. } => "admit",
+        Effect::Submit { .. } => "submit",
+        Effect::Ask(_) => "ask",
+        Effect::StopAsking => "stop asking",
+        Effect::Cancel { .. } => "cancel",
+        Effect::Finish(how) => match **how {
+            Final::Outcome {
+                outcome: Outcome::Result(_),
+                ..
+            } => "result",
+            Final::Outcome { .. } => "failure",
+            Final::InputRequired(_) => "input required",
+            Final::Expired { .. } => "expired",
+            Final::Rounds(_) => "rounds",
+            Final::Handler { .. } => "handler",
+            Final::NotAdmitted => "not admitted",
+            Final::CallerGone => "caller gone",
+        },
+    }
+}
+
+fn drain(exchange: &mut Exchange) -> Vec<&'static str> {
+    std::iter::from_fn(|| exchange.poll_effect())
+        .map(|effect| word(&effect))
+        .collect()
+}
+
+/// Brought into this state by the inputs that lead there.
+fn brought_to(state: State, now: Instant) -> Exchange {
+    let mut exchange = Exchange::start(config(handled()), now);
+    let inputs = match state {
+        State::Waiting => vec![],
+        State::OnWire => vec![In::Admitted],
+        State::Asking => vec![In::Admitted, In::Settled(form(), true)],
+        State::Settled => vec![In::Admitted, In::Settled(result(), true)],
+    };
+    for input in inputs {
+        feed(&mut exchange, input, now);
+    }
+    drain(&mut exchange);
+    assert_eq!(exchange.state, state);
+    exchange
+}
+
+#[test]
+fn every_state_meets_every_event() {
+    use {In as I, State as S};
+    #[rustfmt::skip]
+    let table: [(S, I, S, &[&str]); 4 * 16] = [
+        (S::Waiting, I::Admitted,                    S::OnWire,  &["submit"]),
+        (S::Waiting, I::NotAdmitted,                 S::Settled, &["not admitted"]),
+        (S::Waiting, I::Settled(result(), true),     S::Waiting, &[]),
+        (S::Waiting, I::Settled(form(), true),       S::Waiting, &[]),
+        (S::Waiting, I::Settled(roots(), true),      S::Waiting, &[]),
+        (S::Waiting, I::Settled(state_only(), true), S::Waiting, &[]),
+        (S::Waiting, I::Settled(bad(), true),        S::Waiting, &[]),
+        (S::Waiting, I::Settled(refused(), true),    S::Waiting, &[]),
+        (S::Waiting, I::Settled(down(), false),      S::Waiting, &[]),
+        (S::Waiting, I::Progress,                    S::Waiting, &[]),
+        (S::Waiting, I::Pause,                       S::Waiting, &[]),
+        (S::Waiting, I::Resume,                      S::Waiting, &[]),
+        (S::Waiting, I::Answered,                    S::Waiting, &[]),
+        (S::Waiting, I::HandlerFailed,               S::Waiting, &[]),
+        // Before and between rounds the server holds nothing of ours to cancel.
+        (S::Waiting, I::Timeout,                     S::Settled, &["expired"]),
+        (S::Waiting, I::CallerGone,                  S::Settled, &["caller gone"]),
+
+        (S::OnWire,  I::Admitted,                    S::OnWire,  &[]),
+        (S::OnWire,  I::NotAdmitted,                 S::OnWire,  &[]),
+        (S::OnWire,  I::Settled(result(), true),     S::Settled, &["result"]),
+        (S::OnWire,  I::Settled(form(), true),       S::Asking,  &["ask"]),
+        (S::OnWire,  I::Settled(roots(), true),      S::Settled, &["input required"]),
+        (S::OnWire,  I::Settled(state_only(), true), S::Waiting, &["admit"]),
+        (S::OnWire,  I::Settled(bad(), true),        S::Settled, &["rounds"]),
+        (S::OnWire,  I::Settled(refused(), true),    S::Waiting, &["admit"]),
+        (S::OnWire,  I::Settled(down(), false),      S::Waiting, &["admit elsewhere"]),
+        (S::OnWire,  I::Progress,                    S::OnWire,  &[]),
+        (S::OnWire,  I::Pause,                       S::OnWire,  &[]),
+        (S::OnWire,  I::Resume,                      S::OnWire,  &[]),
+        (S::OnWire,  I::Answered,                    S::OnWire,  &[]),
+        (S::OnWire,  I::HandlerFailed,               S::OnWire,  &[]),
+        (S::OnWire,  I::Timeout,                     S::Settled, &["cancel", "expired"]),
+        (S::OnWire,  I::CallerGone,                  S::Settled, &["cancel", "caller gone"]),
+
+        (S::Asking,  I::Admitted,                    S::Asking,  &[]),
+        (S::Asking,  I::NotAdmitted,                 S::Asking,  &[]),
+        (S::Asking,  I::Settled(result(), true),     S::Asking,  &[]),
+        (S::Asking,  I::Settled(form(), true),       S::Asking,  &[]),
+        (S::Asking,  I::Settled(roots(), true),      S::Asking,  &[]),
+        (S::Asking,  I::Settled(state_only(), true), S::Asking,  &[]),
+        (S::Asking,  I::Settled(bad(), true),        S::Asking,  &[]),
+        (S::Asking,  I::Settled(refused(), true),    S::Asking,  &[]),
+        (S::Asking,  I::Settled(down(), false),      S::Asking,  &[]),
+        (S::Asking,  I::Progress,                    S::Asking,  &[]),
+        (S::Asking,  I::Pause,                       S::Asking,  &[]),
+        (S::Asking,  I::Resume,                      S::Asking,  &[]),
+        (S::Asking,  I::Answered,                    S::Waiting, &["admit"]),
+        (S::Asking,  I::HandlerFailed,               S::Settled, &["handler"]),
+        (S::Asking,  I::Timeout,                     S::Settled, &["stop asking", "expired"]),
+        (S::Asking,  I::CallerGone,                  S::Settled, &["stop asking", "caller gone"]),
+
+        (S::Settled, I::Admitted,                    S::Settled, &[]),
+        (S::Settled, I::NotAdmitted,                 S::Settled, &[]),
+        (S::Settled, I::Settled(result(), true),     S::Settled, &[]),
+        (S::Settled, I::Settled(form(), true),       S::Settled, &[]),
+        (S::Settled, I::Settled(roots(), true),      S::Settled, &[]),
+        (S::Settled, I::Settled(state_only(), true), S::Settled, &[]),
+        (S::Settled, I::Settled(bad(), true),        S::Settled, &[]),
+        (S::Settled, I::Settled(refused(), true),    S::Settled, &[]),
+        (S::Settled, I::Settled(down(), false),      S::Settled, &[]),
+        (S::Settled, I::Progress,                    S::Settled, &[]),
+        (S::Settled, I::Pause,                       S::Settled, &[]),
+        (S::Settled, I::Resume,                      S::Settled, &[]),
+        (S::Settled, I::Answered,                    S::Settled, &[]),
+        (S::Settled, I::HandlerFailed,               S::Settled, &[]),
+        (S::Settled, I::Timeout,                     S::Settled, &[]),
+        (S::Settled, I::CallerGone,                  S::Settled, &[]),
+    ];
+    for (state, input, to, effects) in table {
+        let start = at();
+        let mut exchange = brought_to(state, start);
+        // Late enough for every limit, `max_total` included: while the host is asked no other passes.
+        let now = if matches!(input, In::Timeout) {
+            start + 100 * SECOND
+        } else {
+            start
+        };
+        feed(&mut exchange, input.clone(), now);
+        assert_eq!(drain(&mut exchange), effects, "{state:?} on {input:?}");
+        assert_eq!(exchange.state, to, "{state:?} on {input:?}");
+        assert_eq!(exchange.poll_timeout().is_none(), to == State::Settled);
+    }
+}
+
+// Delivery: what was written is never sent twice by itself
+#[test]
+fn a_request_that_was_written_does_not_go_to_the_next_connection() {
+    let mut exchange = brought_to(State::OnWire, at());
+    feed(&mut exchange, In::Settled(down(), true), at());
+    assert_eq!(drain(&mut exchange), ["failure"]);
+}
+
+#[test]
+fn a_version_refused_twice_in_one_round_is_the_callers_error() {
+    let mut exchange = brought_to(State::OnWire, at());
+    let mut said = Vec::new();
+    for input in [
+        In::Settled(refused(), true),
+        In::Admitted,
+        In::Settled(refused(), true),
+    ] {
+        feed(&mut exchange, input, at());
+        said.extend(drain(&mut exchange));
+    }
+    assert_eq!(said, ["admit", "submit", "failure"]);
+    assert_eq!(exchange.sent(), 1, "a repeat is no round");
+}
+
+#[test]
+fn the_time_stands_still_while_the_host_is_asked_and_starts_anew_with_the_round() {
+    let start = at();
+    let mut exchange = brought_to(State::OnWire, start);
+    feed(&mut exchange, In::Settled(form(), true), start + 9 * SECOND);
+    assert_eq!(exchange.poll_timeout(), Some(start + 100 * SECOND));
+    feed(&mut exchange, In::Answered, start + 50 * SECOND);
+    assert_eq!(exchange.poll_timeout(), Some(start + 60 * SECOND));
+}
+
+#[test]
+fn a_caller_that_drives_gets_every_round_and_goes_on_where_it_was() {
+    let start = at();
+    let mut exchange = Exchange::start(config(Driving::Caller), start);
+    feed(&mut exchange, In::Admitted, start);
+    let asked = json!({"inputRequests": {"k": {"method": "roots/list"}}, "requestState": "s"});
+    exchange.handle_settled(Outcome::InputRequired(asked.to_string().into()), true, start);
+    exchange.poll_effect();
+    let Some(Effect::Finish(how)) = exchange.poll_effect() else {
+        panic!()
+    };
+    let Final::InputRequired(pending) = *how else {
+        panic!()
+    };
+
+    let answer = RawJson::of(&json!({"roots": []})).unwrap();
+    let resumed = Resumed {
+        state: pending.state,
+        answers: [("k".to_owned(), answer)].into(),
+        sent: pending.sent,
+    };
+    let mut exchange = Exchange::start(
+        Config {
+            resumed: Some(resumed),
+            ..config(Driving::Caller)
+        },
+        start,
+    );
+    exchange.handle_admitted();
+
+    let Some(Effect::Submit { params }) = exchange.poll_effect() else {
+        panic!()
+    };
+    let params: serde_json::Value = serde_json::from_slice(&params).unwrap();
+    assert_eq!(
+        params,
+        json!({"name": "x", "inputResponses": {"k": {"roots": []}}, "requestState": "s"})
+    );
+    assert_eq!(exchange.sent(), 2);
+}
+
+// ELI-18: -32042 of 2025-11-25
+#[test]
+fn required_pages_are_visited_once_and_the_call_is_made_again() {
+    let pages =
+        json!({"elicitations": [{"mode": "url", "message": "m", "url": "https://x", "elicitationId": "e"}]});
+    let required = |data: serde_json::Value| {
+        Outcome::Error(ErrorObject {
+            code: -32042,
+            message: String::new(),
+            data: Some(data.to_string().into()),
+        })
+    };
+    let visiting = || Config {
+        capabilities: ClientCapabilities::default().elicitation_url(),
+        repeat_after_urls: true,
+        ..config(Driving::Handlers(Kinds::of([InputKind::ElicitationUrl])))
+    };
+    let answered = |action: &str| RawJson::of(&json!({"action": action})).unwrap();
+    let start = at();
+
+    let play = |config: Config, outcomes: &[Outcome], action: &str| {
+        let mut exchange = Exchange::start(config, start);
+        let mut said = Vec::new();
+        for outcome in outcomes {
+            exchange.handle_admitted();
+            said.extend(drain(&mut exchange));
+            exchange.handle_settled(outcome.clone(), true, start);
+            said.extend(drain(&mut exchange));
+            exchange.handle_answered(&[("0".to_owned(), answered(action))].into(), start);
+            said.extend(drain(&mut exchange));
+        }
+        (said, exchange.sent())
+    };
+
+    let twice = [required(pages.clone()), required(pages.clone())];
+    let (said, sent) = play(visiting(), &twice, "accept");
+    assert_eq!(
+        said,
+        ["submit", "ask", "admit", "submit", "failure"],
+        "a second time it is the caller's error"
+    );
+    assert_eq!(sent, 1, "a repeat is no round");
+
+    assert_eq!(
+        play(visiting(), &[required(pages.clone())], "decline").0,
+        ["submit", "ask", "failure"]
+    );
+    assert_eq!(
+        play(visiting(), &[required(json!({}))], "accept").0,
+        ["submit", "failure"]
+    );
+    assert_eq!(
+        play(config(handled()), &[required(pages)], "accept").0,
+        ["submit", "failure"]
+    );
+}
+
+/// A random input. Outcomes are drawn with whether they were written.
+fn any_input() -> impl Strategy<Value = In> {
+    let outcome = prop_oneof![
+        Just(result()),
+        Just(form()),
+        Just(roots()),
+        Just(state_only()),
+        Just(bad()),
+        Just(refused()),
+        Just(down()),
+        Just(Outcome::Lost("reset".into())),
+    ];
+    prop_oneof![
+        4 => Just(In::Admitted),
+        1 => Just(In::NotAdmitted),
+        6 => (outcome, any::<bool>()).prop_map(|(outcome, written)| In::Settled(outcome, written)),
+        2 => Just(In::Progress),
+        1 => Just(In::Pause),
+        1 => Just(In::Resume),
+        4 => Just(In::Answered),
+        1 => Just(In::HandlerFailed),
+        1 => Just(In::Timeout),
+        1 => Just(In::CallerGone),
+    ]
+}
+
+/// What the shell may believe of a call, kept from the effects alone.
+#[derive(Default)]
+struct Model {
+    on_wire: bool,
+    asking: bool,
+    finished: u32,
+    submitted: u32,
+}
+
+proptest! {
+    /// In whatever order events come: one answer, none lost, nothing sent after it, a cancel only for what is on
+    /// the wire, and no round carries what an earlier one gave.
+    #[test]
+    fn a_call_is_answered_once_in_any_order(
+        inputs in proptest::collection::vec((any_input(), 0_u64..4), 1..60),
+        caller_drives in any::<bool>(),
+    ) {
+        let start = at();
+        let driving = if caller_drives { Driving::Caller } else { handled() };
+        let mut exchange = Exchange::start(config(driving), start);
+        let (mut model, mut now) = (Model::default(), start);
+        let mut may_carry = (false, false);
+        for (input, seconds) in inputs {
+            now += Duration::from_secs(seconds);
+            let settles = matches!(input, In::Settled(..)) && model.on_wire;
+            if let In::Settled(Outcome::InputRequired(asked), _) = &input && model.on_wire {
+                let asked: serde_json::Value = serde_json::from_slice(asked).unwrap();
+                may_carry = (asked.get("inputRequests").is_some(), asked.get("requestState").is_some());
+            }
+            feed(&mut exchange, input.clone(), now);
+            if settles {
+                model.on_wire = false;
+            }
+            while let Some(effect) = exchange.poll_effect() {
+                prop_assert_eq!(model.finished, 0, "{} after the answer", word(&effect));
+                match effect {
+                    Effect::Submit { params } => {
+                        prop_assert!(!model.on_wire && !model.asking);
+                        model.on_wire = true;
+                        model.submitted += 1;
+                        let params: serde_json::Value = serde_json::from_slice(&params).unwrap();
+                        prop_assert!(params.get("inputResponses").is_none() || may_carry.0);
+                        prop_assert!(params.get("requestState").is_none() || may_carry.1);
+                    }
+                    Effect::Ask(_) => {
+                        prop_assert!(!model.on_wire && !model.asking);
+                        model.asking = true;
+                    }
+                    Effect::StopAsking => prop_assert!(std::mem::take(&mut model.asking)),
+                    Effect::Cancel { .. } => prop_assert!(std::mem::take(&mut model.on_wire)),
+                    Effect::Admit { .. } => {
+                        prop_assert!(!model.on_wire);
+                        model.asking = false;
+                    }
+                    Effect::Finish(_) => {
+                        prop_assert!(!model.on_wire);
+                        model.finished += 1;
+                    }
+                }
+            }
+            if matches!(input, In::HandlerFailed) && model.asking {
+                model.asking = false;
+            }
+        }
+        prop_assert!(exchange.sent() <= model.submitted);
+        prop_assert!(model.submitted <= 2 * Caps::default().requests + 60);
+        // None is lost: the clock alone ends every call.
+        exchange.handle_timeout(start + 10_000 * SECOND);
+        while let Some(effect) = exchange.poll_effect() {
+            if matches!(effect, Effect::Finish(_)) {
+                model.finished += 1;
+            }
+        }
+        prop_assert_eq!(model.finished, 1);
+    }
+}
