@@ -155,6 +155,21 @@ impl Params {
         }
     }
 
+    /// Takes an object that was put together here, member by member: it has no `_meta` of its own.
+    ///
+    /// # Errors
+    ///
+    /// [`NotAnObject`] for anything but an object.
+    pub fn assembled(object: Bytes) -> Result<Self, NotAnObject> {
+        if object.first() != Some(&b'{') || object.last() != Some(&b'}') {
+            return Err(NotAnObject);
+        }
+        Ok(Self {
+            object: on_one_line(object),
+            meta: CallerMeta::default(),
+        })
+    }
+
     /// The same `_meta` with this object.
     #[must_use]
     pub fn replaced(self, object: &serde_json::Value) -> Self {

@@ -16,9 +16,12 @@
 use crate::deadline::{Deadline, Limit, Limits};
 use crate::frame::ErrorObject;
 use crate::message::{ClientCapabilities, RawJson};
-use crate::mrtr::{Caps, Failed, HandlerError, InputKind, InputRequest, Kinds, RequestState, Rounds, Turn};
+use crate::mrtr::{
+    self, Caps, Failed, HandlerError, InputKind, InputRequest, Kinds, RequestState, Rounds, Turn,
+};
 use crate::negotiate::UNSUPPORTED_VERSION;
 use crate::protocol::Outcome;
+use crate::revision::Era;
 use bytes::Bytes;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -244,9 +247,12 @@ impl Exchange {
         }
     }
 
-    /// The connection is ready and a place on the wire is taken.
-    pub fn handle_admitted(&mut self) {
+    /// The connection is ready, speaks this era, and a place on the wire is taken.
+    pub fn handle_admitted(&mut self, era: Era) {
         if self.state == State::Waiting {
+            if era == Era::Legacy && self.rounds.is_under_way() {
+                return self.finish(Final::Rounds(mrtr::Violation::EraChanged.into()));
+            }
             self.state = State::OnWire;
             let params = if std::mem::take(&mut self.repeat) {
                 self.rounds.same_params()

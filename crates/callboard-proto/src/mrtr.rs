@@ -241,6 +241,9 @@ pub enum Violation {
     /// An input of a kind that this request did not declare.
     #[error("it asks for {0}, which this request did not declare")]
     Undeclared(InputKind),
+    /// The next round would go to a server that speaks the legacy era by then, which has no rounds.
+    #[error("the server that asked for it speaks the legacy era by now, which has no rounds")]
+    EraChanged,
 }
 
 /// What an interim result leads to.
@@ -313,6 +316,12 @@ impl Rounds {
         self.sent
     }
 
+    /// Whether the next request answers an interim result.
+    #[must_use]
+    pub fn is_under_way(&self) -> bool {
+        self.state.is_some() || self.answers.is_some()
+    }
+
     /// The state of the latest interim result.
     #[must_use]
     pub fn state(&self) -> Option<&RequestState> {
@@ -337,7 +346,7 @@ impl Rounds {
     /// The params of the present round once more.
     #[must_use]
     pub fn same_params(&self) -> Bytes {
-        if self.state.is_none() && self.answers.is_none() {
+        if !self.is_under_way() {
             return self.original.clone();
         }
         let trimmed = self.original.trim_ascii();

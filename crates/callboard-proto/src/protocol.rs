@@ -33,6 +33,7 @@ use crate::wire::{Command, Down, Ended, Event, Key, Origin, Outgoing, Refusal, S
 use asked::{Asked, Open};
 use bytes::Bytes;
 use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -188,7 +189,7 @@ pub enum Violation {
     #[error("the answer cannot be read, {0}")]
     Unusable(String),
     /// An interim result that breaks the rules of multi round-trip requests.
-    #[error("the interim result breaks them, {0}")]
+    #[error("its interim result cannot be answered, {0}")]
     Interim(crate::mrtr::Violation),
     /// The HTTP answer ended without an answer to this request.
     #[error("the response ended without an answer to this request{}", .0.as_ref().map(|id| format!("; it answered id {id}")).unwrap_or_default())]
@@ -237,7 +238,7 @@ pub struct Protocol<W> {
     /// A request of its own whose answer nobody waits for.
     silent: Option<Key>,
     asked: Asked,
-    table: HashMap<Key, Entry<W>>,
+    table: HashMap<Key, Entry<W>, BuildHasherDefault<KeyHasher>>,
     /// Cancelled legacy HTTP exchanges in the order of their end.
     lingering: VecDeque<(Instant, Key)>,
     effects: VecDeque<Effect<W>>,
@@ -318,7 +319,7 @@ impl<W> Protocol<W> {
             used: 0,
             silent: None,
             asked: Asked::default(),
-            table: HashMap::new(),
+            table: HashMap::default(),
             lingering: VecDeque::new(),
             effects: VecDeque::new(),
             highest: 0,
@@ -1152,6 +1153,28 @@ impl<W> Protocol<W> {
     fn send(&mut self, key: Option<Key>, message: Outgoing, meta: SendMeta) {
         self.effects
             .push_back(Effect::Command(Command::Send { key, message, meta }));
+    }
+}
+
+/// Keys count up and are our own, so that spreading them over the table takes a multiplication. They are no input
+/// of a server's: nothing can be aimed at this table.
+#[derive(Default)]
+struct KeyHasher(u64);
+
+impl Hasher for KeyHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(u64::from(*byte));
+        }
+    }
+
+    fn write_u64(&mut self, key: u64) {
+        // The golden ratio: neighbours end far apart in the high bits that the table looks at.
+        self.0 = (self.0 ^ key).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     }
 }
 

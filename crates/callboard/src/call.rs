@@ -262,7 +262,7 @@ impl<'a, T> Call<'a, T> {
             Answer::InputRequired(pending) => {
                 let failure = Failure::new(CallErrorKind::InputRequired, Delivery::Answered);
                 let error = CallError::new(client.name(), &method, failure);
-                Err(error.with_pending(PendingInput::new(client.name(), &method, pending, manual)))
+                Err(error.with_pending(PendingInput::new(client.name(), &method, *pending, manual)))
             }
         }
     }
@@ -300,7 +300,7 @@ impl<T> ManualCall<'_, T> {
         match flight.finish(on_progress.as_deref_mut()).await? {
             Answer::Result(result) => decoded(client, &method, decode, result).map(Outcome::Done),
             Answer::InputRequired(pending) => {
-                let pending = PendingInput::new(client.name(), &method, pending, manual);
+                let pending = PendingInput::new(client.name(), &method, *pending, manual);
                 Ok(Outcome::InputRequired(Box::new(pending)))
             }
         }
@@ -376,16 +376,11 @@ impl Prepared<'_> {
             Driving::Handlers(handled)
         };
         let (deadline, cell, watched) = flight::watched(shared, limits, now);
+        // A channel is some kilobytes: only where somebody listens.
+        let listens = listens || options.progress_buffer.is_some();
         let length = options.progress_buffer.unwrap_or(PROGRESS_BUFFER);
-        let (to_caller, progress) = if listens || options.progress_buffer.is_some() {
-            mpsc::channel(length)
-        } else {
-            mpsc::channel(1)
-        };
-        let wanted = listens
-            || options.progress_buffer.is_some()
-            || options.reset_on_progress
-            || !options.sinks.is_empty();
+        let (to_caller, progress) = listens.then(|| mpsc::channel(length)).unzip();
+        let wanted = listens || options.reset_on_progress || !options.sinks.is_empty();
         let (reply, answer) = oneshot::channel();
         let rank = if host::in_handler() {
             Rank::Handler
@@ -393,7 +388,7 @@ impl Prepared<'_> {
             Rank::Call
         };
         let traceparent = options.traceparent.take().or_else(|| shared.traceparent());
-        let observed = Observed::new(&slot.name, &method, slot.network(), || params.target(&method));
+        let observed = Observed::new(&slot.meters, &method, || params.target(&method));
         let start = Start {
             slot: Arc::clone(slot),
             operation,
@@ -418,7 +413,7 @@ impl Prepared<'_> {
             rank,
             progress: Listeners {
                 wanted,
-                caller: (listens || options.progress_buffer.is_some()).then_some(to_caller),
+                caller: to_caller,
                 sinks: options.sinks,
             },
             observed,
@@ -512,7 +507,7 @@ pub(crate) fn named_params(name: &str, arguments: &impl Serialize) -> Result<Par
         _ => {}
     }
     text.push(b'}');
-    Params::new(text.into()).map_err(|error| error.to_string())
+    Params::assembled(text.into()).map_err(|error| error.to_string())
 }
 
 /// The kinds that handlers answer among those that are declared.

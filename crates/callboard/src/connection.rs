@@ -18,7 +18,6 @@ use crate::request::{Monitor, ReqEvent};
 use crate::shared::Shared;
 use crate::slot::Slot;
 use crate::supervisor::{SupMsg, Supervisor};
-use crate::telemetry;
 use actix::{Actor, ActorContext as _, Addr, Context, Handler, Message};
 use bytes::Bytes;
 use callboard_proto::envelope::Params;
@@ -180,8 +179,8 @@ impl Connection {
     }
 
     /// Feeds one event and does what the protocol decided.
-    fn feed(&mut self, event: Event, context: &mut Context<Self>) {
-        self.protocol.handle_event(event, clock::now().into_std());
+    fn feed(&mut self, event: Event, now: std::time::Instant, context: &mut Context<Self>) {
+        self.protocol.handle_event(event, now);
         self.carry_out(context);
     }
 
@@ -289,7 +288,7 @@ impl Connection {
         match oddity {
             Oddity::LateAnswer(key) => {
                 self.shared.gauges.late_answers.fetch_add(1, Ordering::Relaxed);
-                telemetry::late_answer(server);
+                self.slot.meters.late_answer();
                 debug!(%server, key, "late answer");
             }
             Oddity::UnknownId(id) => warn!(%server, %id, "answer to an id that nobody asked under"),
@@ -371,7 +370,7 @@ impl Handler<ConnMsg> for Connection {
             }
             ConnMsg::Batch(batch) => {
                 for event in batch.events {
-                    self.feed(event, context);
+                    self.feed(event, now, context);
                 }
             }
             ConnMsg::Close => {
@@ -403,7 +402,7 @@ impl Driven for Connection {
             self.due = None;
             if self.closing.is_some_and(|limit| now >= limit) {
                 self.closing = None;
-                self.feed(Event::Down(Down::Closed), context);
+                self.feed(Event::Down(Down::Closed), now.into_std(), context);
             }
             self.protocol.handle_timeout(now.into_std());
             self.carry_out(context);

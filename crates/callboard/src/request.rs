@@ -8,7 +8,7 @@
 //! What the call does next is decided in [`Exchange`]; this file carries it out. The actor's address is the alias:
 //! once it has stopped, a late answer falls on the floor. Whatever ends it (an answer, a limit, its caller's
 //! leaving, a panic), its guards give the permit back and tell the connection, each exactly once.
-//! Start reading at [`Request::carry_out`].
+//! Start reading at [`Inner::carry_out`].
 
 use crate::actor::{self, Driven};
 use crate::cell::CallCell;
@@ -58,7 +58,7 @@ pub(crate) enum Answer {
     /// With its result, raw.
     Result(Bytes),
     /// With an interim result that the caller answers.
-    InputRequired(Pending),
+    InputRequired(Box<Pending>),
 }
 
 /// One call, on its way from the caller to the spawner of the slot's arbiter.
@@ -96,8 +96,10 @@ pub(crate) struct Listeners {
     pub(crate) sinks: Vec<Arc<dyn Sink>>,
 }
 
-/// See the module's page.
-pub(crate) struct Request {
+/// See the module's page. Boxed: actix moves an actor several times before it runs.
+pub(crate) struct Request(Box<Inner>);
+
+struct Inner {
     shared: Arc<Shared>,
     slot: Arc<Slot>,
     operation: Operation,
@@ -111,7 +113,7 @@ pub(crate) struct Request {
     cell: Arc<CallCell>,
     reply: Option<oneshot::Sender<Reply>>,
     /// Its own address for the first monitor; later ones ask the context.
-    alias: Option<Addr<Self>>,
+    alias: Option<Addr<Request>>,
     rank: Rank,
     admission: Option<Admission>,
     admitting: Option<Admitting>,
@@ -241,7 +243,7 @@ impl Request {
         let (alias, receiver) = actor::mailbox();
         shared.gauges.requests.raise();
         let max_total = start.exchange.limits.max_total;
-        let request = Self {
+        let request = Self(Box::new(Inner {
             shared: Arc::clone(shared),
             slot: start.slot,
             operation: start.operation,
@@ -269,13 +271,15 @@ impl Request {
             leg: None,
             sleep: Box::pin(tokio::time::sleep_until(start.deadline)),
             armed: start.deadline,
-        };
+        }));
         // Detached: its caller notices its end by the reply, the hub by the gauge.
         drop(actor::start(receiver, request));
     }
+}
 
+impl Inner {
     /// Does what the exchange decided, until it has nothing left to say.
-    fn carry_out(&mut self, context: &mut Context<Self>) {
+    fn carry_out(&mut self, context: &mut Context<Request>) {
         while let Some(effect) = self.exchange.poll_effect() {
             match effect {
                 Effect::Admit { renewed, pause } => self.wait_for_admission(renewed, pause),
@@ -295,7 +299,7 @@ impl Request {
 
     /// Puts a request on the wire under a fresh id. The id is taken here and not by the connection, so that a cancel
     /// can never come before it is known.
-    fn submit(&mut self, params: Bytes, context: &mut Context<Self>) {
+    fn submit(&mut self, params: Bytes, context: &mut Context<Request>) {
         let Some(admission) = self.admission.take() else {
             // An exchange is told of its admission only when there is one.
             debug_assert!(false, "submit without an admission");
@@ -311,7 +315,7 @@ impl Request {
         {
             self.params.trace(&traceparent);
         }
-        self.leg = self.observed.leg(key, admission.conn.revision());
+        self.leg = Some(self.observed.leg(key, admission.conn.revision()));
         let conn = Arc::clone(&admission.conn);
         // Bounded: one for each permit. From here the guard cancels, in the order of one sender.
         conn.addr.do_send(ConnMsg::Submit(Submit {
@@ -361,7 +365,7 @@ impl Request {
     }
 
     /// Has the inputs of a round answered, one after the other.
-    fn ask(&mut self, inputs: Vec<InputRequest>, context: &mut Context<Self>) {
+    fn ask(&mut self, inputs: Vec<InputRequest>, context: &mut Context<Request>) {
         let revision = self
             .admission
             .take()
@@ -382,7 +386,7 @@ impl Request {
         self.ask_next(context);
     }
 
-    fn ask_next(&mut self, context: &mut Context<Self>) {
+    fn ask_next(&mut self, context: &mut Context<Request>) {
         let Some(asking) = &mut self.asking else { return };
         let Some(input) = asking.left.pop_front() else {
             let answers = std::mem::take(&mut asking.answers);
@@ -403,7 +407,7 @@ impl Request {
         round: u32,
         key: String,
         answer: Result<RawJson, DispatchError>,
-        context: &mut Context<Self>,
+        context: &mut Context<Request>,
     ) {
         let Some(asking) = self.asking.as_mut().filter(|asking| asking.round == round) else {
             return;
@@ -469,13 +473,13 @@ impl Request {
         };
         for sink in &self.progress.sinks {
             if !sink.offer(progress.clone()) {
-                self.observed.progress_dropped(1);
+                self.observed.progress_dropped();
             }
         }
         if let Some(caller) = &self.progress.caller {
             // What was held back is older than this, and is not worth more than it.
             if self.held_back.take().is_some() {
-                self.observed.progress_dropped(1);
+                self.observed.progress_dropped();
             }
             if let Err(mpsc::error::TrySendError::Full(progress)) = caller.try_send(progress) {
                 self.held_back = Some(progress);
@@ -484,7 +488,7 @@ impl Request {
     }
 
     /// Answers the caller, once. The permit goes first: an immediate next call must find it.
-    fn finish(&mut self, how: Final, context: &mut Context<Self>) {
+    fn finish(&mut self, how: Final, context: &mut Context<Request>) {
         if let Some(leg) = self.leg.take() {
             leg.abandon(&how);
         }
@@ -510,7 +514,7 @@ impl Request {
                 outcome: Outcome::Result(result),
                 ..
             } => return Ok(Answer::Result(result)),
-            Final::InputRequired(pending) => return Ok(Answer::InputRequired(pending)),
+            Final::InputRequired(pending) => return Ok(Answer::InputRequired(Box::new(pending))),
             Final::Outcome { outcome, written } => failure_of(outcome, written, &self.method()),
             Final::Expired { which, after, at } => {
                 let stage = match at {
@@ -580,12 +584,13 @@ impl Actor for Request {
         if !actor::may_start(context) {
             return;
         }
-        if self.admission.is_some() {
-            self.exchange.handle_admitted();
+        let inner = &mut *self.0;
+        if let Some(admission) = &inner.admission {
+            inner.exchange.handle_admitted(admission.conn.revision().era());
         } else {
-            self.wait_for_admission(false, Duration::ZERO);
+            inner.wait_for_admission(false, Duration::ZERO);
         }
-        self.carry_out(context);
+        inner.carry_out(context);
         actor::drive(context);
     }
 }
@@ -594,20 +599,27 @@ impl Handler<ReqEvent> for Request {
     type Result = ();
 
     fn handle(&mut self, event: ReqEvent, context: &mut Self::Context) {
+        let inner = &mut *self.0;
         match event {
-            ReqEvent::Settled(outcome) => self.over(outcome),
-            ReqEvent::Down => self.over(Outcome::Down(Down::Vanished)),
-            ReqEvent::Progress { key, params } => self.progress(key, params),
-            ReqEvent::Pause => self.exchange.handle_pause(clock::now().into_std()),
-            ReqEvent::Resume => self.exchange.handle_resume(clock::now().into_std()),
-            ReqEvent::Answered { round, key, answer } => self.answered(round, key, answer, context),
+            ReqEvent::Settled(outcome) => inner.over(outcome),
+            ReqEvent::Down => inner.over(Outcome::Down(Down::Vanished)),
+            ReqEvent::Progress { key, params } => inner.progress(key, params),
+            ReqEvent::Pause => inner.exchange.handle_pause(clock::now().into_std()),
+            ReqEvent::Resume => inner.exchange.handle_resume(clock::now().into_std()),
+            ReqEvent::Answered { round, key, answer } => inner.answered(round, key, answer, context),
         }
-        self.carry_out(context);
+        inner.carry_out(context);
     }
 }
 
 impl Driven for Request {
     fn drive(&mut self, context: &mut Context<Self>, task: &mut task::Context<'_>) {
+        self.0.drive(context, task);
+    }
+}
+
+impl Inner {
+    fn drive(&mut self, context: &mut Context<Request>, task: &mut task::Context<'_>) {
         let Some(reply) = &mut self.reply else { return };
         if reply.poll_closed(task).is_ready() {
             let reason = if self.cell.is_caller_timeout() {
@@ -625,8 +637,9 @@ impl Driven for Request {
             self.admitting = None;
             match admitted {
                 Ok(admission) => {
+                    let era = admission.conn.revision().era();
                     self.admission = Some(admission);
-                    self.exchange.handle_admitted();
+                    self.exchange.handle_admitted(era);
                 }
                 Err(failure) => {
                     self.refused = Some(failure);
@@ -647,7 +660,7 @@ impl Driven for Request {
     }
 }
 
-impl Drop for Request {
+impl Drop for Inner {
     fn drop(&mut self) {
         // The cancel first: when the last request is gone the hub may close its connection, and this must not be
         // overtaken. Then the permit, so that who waits for the last request to go finds its place free.

@@ -15,6 +15,7 @@ use crate::error::{CallErrorKind, Failure, Stage};
 use crate::host::dispatch::Dispatcher;
 use crate::hub::ServerInfo;
 use crate::runtime::Home;
+use crate::telemetry::Meters;
 use callboard_proto::message::{ClientCapabilities, LoggingLevel};
 use callboard_proto::mrtr::Kinds;
 use callboard_proto::negotiate::OpeningFailure;
@@ -42,6 +43,7 @@ pub(crate) struct Slot {
     log_level: Mutex<Option<LoggingLevel>>,
     /// Answers what the server asks, on the host's runtime.
     pub(crate) dispatcher: Dispatcher,
+    pub(crate) meters: Arc<Meters>,
     state: watch::Sender<SlotState>,
 }
 
@@ -133,6 +135,7 @@ impl Slot {
             restarts: 0,
             failure: None,
         };
+        let meters = Arc::new(Meters::new(&name, state.config.network()));
         Self {
             id,
             name,
@@ -141,6 +144,7 @@ impl Slot {
             removed: AtomicBool::new(false),
             log_level: Mutex::new(None),
             dispatcher,
+            meters,
             state: watch::Sender::new(state),
         }
     }
@@ -157,11 +161,6 @@ impl Slot {
     /// Looks at the state without cloning it. `look` must not block.
     pub(crate) fn with_state<T>(&self, look: impl FnOnce(&SlotState) -> T) -> T {
         look(&self.state.borrow())
-    }
-
-    /// What its connections run over, by the names of OpenTelemetry.
-    pub(crate) fn network(&self) -> &'static str {
-        self.with_state(|state| state.config.network())
     }
 
     /// For the supervisor: another configuration, and what follows from it.

@@ -3,8 +3,8 @@
 //! `callboard.`.
 //!
 //! Spans lie under the span that was current when the call was first polled. No payload, no URL and no session id is
-//! recorded, and a resource's URI not at all. Metrics go through the `metrics` facade: without a recorder they cost
-//! next to nothing.
+//! recorded, and a resource's URI not at all. Metrics go through the `metrics` facade, to the recorder that was there
+//! when the server was added to its hub; without one they cost next to nothing.
 
 use crate::config::ServerName;
 use crate::error::Failure;
@@ -13,59 +13,122 @@ use callboard_proto::exchange::Final;
 use callboard_proto::protocol::Outcome;
 use callboard_proto::wire::Key;
 use callboard_proto::{Method, Revision};
-use metrics::{counter, gauge, histogram};
+use memchr::memmem::Finder;
+use metrics::{Counter, Gauge, Histogram, Label, counter, gauge, histogram};
+use std::fmt;
+use std::sync::{Arc, LazyLock, OnceLock};
 use tracing::Span;
+
+/// What is measured of one server. Its meters are registered once, not for each request.
+pub(crate) struct Meters {
+    server: ServerName,
+    transport: &'static str,
+    in_flight: Gauge,
+    cancels: Counter,
+    rounds: Counter,
+    late_answers: Counter,
+    progress_dropped: Counter,
+    /// The duration of what is called most: a tool, in the revision of the first call, that succeeds.
+    tools: OnceLock<(Revision, Histogram)>,
+}
 
 /// What is observed of one call: where its spans belong, and what they are named after.
 pub(crate) struct Observed {
     parent: Span,
-    server: ServerName,
+    meters: Arc<Meters>,
     method: Method,
     /// The tool or prompt that is called, where a span will show it.
     target: Option<String>,
-    transport: &'static str,
 }
 
 /// What is observed of one request on the wire. Counts as in flight until it is dropped.
 pub(crate) struct Leg {
     span: Span,
-    server: ServerName,
+    meters: Arc<Meters>,
     method: Method,
     revision: Revision,
-    transport: &'static str,
     started: tokio::time::Instant,
+}
+
+impl Meters {
+    /// The meters of a server that is reached over `transport` (`pipe` or `tcp`).
+    pub(crate) fn new(server: &ServerName, transport: &'static str) -> Self {
+        let label = || vec![Label::new("callboard.server", server.to_string())];
+        Self {
+            server: server.clone(),
+            transport,
+            in_flight: gauge!("callboard.client.in_flight", label()),
+            cancels: counter!("callboard.client.cancels", label()),
+            rounds: counter!("callboard.client.rounds", label()),
+            late_answers: counter!("callboard.client.late_answers", label()),
+            progress_dropped: counter!("callboard.client.progress_dropped", label()),
+            tools: OnceLock::new(),
+        }
+    }
+
+    /// A late answer came.
+    pub(crate) fn late_answer(&self) {
+        self.late_answers.increment(1);
+    }
+
+    fn record(&self, method: &Method, revision: Revision, error: Option<&str>, seconds: f64) {
+        if error.is_none() && *method == Method::TOOLS_CALL {
+            let (first, histogram) = self
+                .tools
+                .get_or_init(|| (revision, self.duration(method, revision, None)));
+            if *first == revision {
+                return histogram.record(seconds);
+            }
+        }
+        self.duration(method, revision, error).record(seconds);
+    }
+
+    fn duration(&self, method: &Method, revision: Revision, error: Option<&str>) -> Histogram {
+        let mut labels = vec![
+            Label::new("mcp.method.name", method.as_str().to_owned()),
+            Label::from_static_parts("mcp.protocol.version", revision.as_str()),
+            Label::from_static_parts("network.transport", self.transport),
+            Label::new("callboard.server", self.server.to_string()),
+        ];
+        labels.extend(error.map(|error| Label::new("error.type", error.to_owned())));
+        histogram!("mcp.client.operation.duration", labels)
+    }
+}
+
+impl fmt::Debug for Meters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Meters")
+            .field("server", &self.server)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Observed {
     /// A call under the current span. `target` is asked only if somebody records spans.
     pub(crate) fn new(
-        server: &ServerName,
+        meters: &Arc<Meters>,
         method: &Method,
-        transport: &'static str,
         target: impl FnOnce() -> Option<String>,
     ) -> Self {
-        let parent = Span::current();
         let recorded = tracing::enabled!(target: TARGET, tracing::Level::INFO);
         Self {
-            parent,
-            server: server.clone(),
+            parent: if recorded { Span::current() } else { Span::none() },
+            meters: Arc::clone(meters),
             method: method.clone(),
             target: if recorded { target() } else { None },
-            transport,
         }
     }
 
     /// A request of this call goes out.
-    pub(crate) fn leg(&self, key: Key, revision: Revision) -> Option<Leg> {
-        gauge!("callboard.client.in_flight", "callboard.server" => self.server.to_string()).increment(1);
-        Some(Leg {
+    pub(crate) fn leg(&self, key: Key, revision: Revision) -> Leg {
+        self.meters.in_flight.increment(1);
+        Leg {
             span: self.span(key, revision),
-            server: self.server.clone(),
+            meters: Arc::clone(&self.meters),
             method: self.method.clone(),
             revision,
-            transport: self.transport,
             started: tokio::time::Instant::now(),
-        })
+        }
     }
 
     fn span(&self, key: Key, revision: Revision) -> Span {
@@ -82,10 +145,10 @@ impl Observed {
             gen_ai.operation.name = tracing::field::Empty,
             gen_ai.tool.name = tracing::field::Empty,
             gen_ai.prompt.name = tracing::field::Empty,
-            network.transport = self.transport,
+            network.transport = self.meters.transport,
             error.type = tracing::field::Empty,
             rpc.response.status_code = tracing::field::Empty,
-            callboard.server = self.server.as_str(),
+            callboard.server = self.meters.server.as_str(),
         );
         if span.is_disabled() {
             return span;
@@ -114,21 +177,19 @@ impl Observed {
     }
 
     /// Progress was dropped, since its receiver was too slow.
-    pub(crate) fn progress_dropped(&self, count: u64) {
-        counter!("callboard.client.progress_dropped", "callboard.server" => self.server.to_string())
-            .increment(count);
+    pub(crate) fn progress_dropped(&self) {
+        self.meters.progress_dropped.increment(1);
     }
 
     /// The call is over, after so many requests.
     pub(crate) fn end(&self, answer: &Result<Answer, Failure>, sent: u32) {
         if sent > 1 {
-            counter!("callboard.client.rounds", "callboard.server" => self.server.to_string())
-                .increment(u64::from(sent - 1));
+            self.meters.rounds.increment(u64::from(sent - 1));
         }
         if let Err(failure) = answer {
             tracing::debug!(
                 parent: &self.parent,
-                server = %self.server,
+                server = %self.meters.server,
                 method = %self.method,
                 kind = failure.kind.name(),
                 delivery = failure.delivery.name(),
@@ -162,7 +223,7 @@ impl Leg {
 
     /// It was given up on this side.
     pub(crate) fn abandon(self, how: &Final) {
-        counter!("callboard.client.cancels", "callboard.server" => self.server.to_string()).increment(1);
+        self.meters.cancels.increment(1);
         let word = match how {
             Final::Expired { .. } => "timeout",
             Final::CallerGone => "cancelled",
@@ -179,28 +240,19 @@ impl Leg {
         if let Some(code) = code {
             self.span.record("rpc.response.status_code", code);
         }
-        let seconds = self.started.elapsed().as_secs_f64();
-        let mut labels = vec![
-            metrics::Label::new("mcp.method.name", self.method.as_str().to_owned()),
-            metrics::Label::from_static_parts("mcp.protocol.version", self.revision.as_str()),
-            metrics::Label::from_static_parts("network.transport", self.transport),
-        ];
-        if let Some(error) = error {
-            labels.push(metrics::Label::new("error.type", error.to_owned()));
-        }
-        histogram!("mcp.client.operation.duration", labels).record(seconds);
+        self.meters.record(
+            &self.method,
+            self.revision,
+            error,
+            self.started.elapsed().as_secs_f64(),
+        );
     }
 }
 
 impl Drop for Leg {
     fn drop(&mut self) {
-        gauge!("callboard.client.in_flight", "callboard.server" => self.server.to_string()).decrement(1);
+        self.meters.in_flight.decrement(1);
     }
-}
-
-/// A late answer came.
-pub(crate) fn late_answer(server: &ServerName) {
-    counter!("callboard.client.late_answers", "callboard.server" => server.to_string()).increment(1);
 }
 
 /// Whether a tool's result says `isError`, without decoding it: the words stand only in results that fail, or that
@@ -212,8 +264,8 @@ fn says_error(result: &[u8]) -> bool {
         #[serde(default)]
         is_error: bool,
     }
-    memchr::memmem::find(result, b"\"isError\"").is_some()
-        && serde_json::from_slice::<Shape>(result).is_ok_and(|shape| shape.is_error)
+    static WORD: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"isError\""));
+    WORD.find(result).is_some() && serde_json::from_slice::<Shape>(result).is_ok_and(|shape| shape.is_error)
 }
 
 /// The target of the spans, for filters.

@@ -88,7 +88,7 @@ enum In {
 
 fn feed(exchange: &mut Exchange, input: In, now: Instant) {
     match input {
-        In::Admitted => exchange.handle_admitted(),
+        In::Admitted => exchange.handle_admitted(Era::Modern),
         In::NotAdmitted => exchange.handle_not_admitted(),
         In::Settled(outcome, written) => exchange.handle_settled(outcome, written, now),
         In::Progress => _ = exchange.handle_progress(now),
@@ -304,7 +304,7 @@ fn a_caller_that_drives_gets_every_round_and_goes_on_where_it_was() {
         },
         start,
     );
-    exchange.handle_admitted();
+    exchange.handle_admitted(Era::Modern);
 
     let Some(Effect::Submit { params }) = exchange.poll_effect() else {
         panic!()
@@ -315,6 +315,20 @@ fn a_caller_that_drives_gets_every_round_and_goes_on_where_it_was() {
         json!({"name": "x", "inputResponses": {"k": {"roots": []}}, "requestState": "s"})
     );
     assert_eq!(exchange.sent(), 2);
+}
+
+#[test]
+fn round_ends_at_a_server_that_has_become_legacy_and_nothing_of_it_is_sent() {
+    let start = at();
+    let mut exchange = Exchange::start(config(handled()), start);
+    for input in [In::Admitted, In::Settled(form(), true), In::Answered] {
+        feed(&mut exchange, input, start);
+        drain(&mut exchange);
+    }
+
+    exchange.handle_admitted(Era::Legacy);
+
+    assert_eq!(drain(&mut exchange), ["rounds"]);
 }
 
 // ELI-18: -32042 of 2025-11-25
@@ -341,7 +355,7 @@ fn required_pages_are_visited_once_and_the_call_is_made_again() {
         let mut exchange = Exchange::start(config, start);
         let mut said = Vec::new();
         for outcome in outcomes {
-            exchange.handle_admitted();
+            exchange.handle_admitted(Era::Modern);
             said.extend(drain(&mut exchange));
             exchange.handle_settled(outcome.clone(), true, start);
             said.extend(drain(&mut exchange));

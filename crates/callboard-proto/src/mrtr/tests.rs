@@ -184,6 +184,7 @@ fn led_to(result: &Value, capabilities: &ClientCapabilities) -> &'static str {
             Violation::Malformed => "malformed",
             Violation::UnknownMethod { .. } => "unknown method",
             Violation::Undeclared(_) => "undeclared",
+            Violation::EraChanged => "era changed",
         },
     }
 }

@@ -26,7 +26,8 @@ pub(super) struct Flight {
     method: Method,
     timeout: Duration,
     reply: oneshot::Receiver<Reply>,
-    progress: mpsc::Receiver<Progress>,
+    /// Where the caller listens.
+    progress: Option<mpsc::Receiver<Progress>>,
     /// The reply has come; what is left of progress goes first.
     arrived: Option<Result<Answer, CallError>>,
     last: Option<Progress>,
@@ -54,7 +55,7 @@ impl Flight {
         method: Method,
         timeout: Duration,
         reply: oneshot::Receiver<Reply>,
-        progress: mpsc::Receiver<Progress>,
+        progress: Option<mpsc::Receiver<Progress>>,
         cell: Arc<CallCell>,
         watched: Watched,
     ) -> Self {
@@ -89,7 +90,9 @@ impl Flight {
     }
 
     fn poll_next(&mut self, task: &mut Context<'_>) -> Poll<Next> {
-        if let Poll::Ready(Some(progress)) = self.progress.poll_recv(task) {
+        if let Some(listening) = &mut self.progress
+            && let Poll::Ready(Some(progress)) = listening.poll_recv(task)
+        {
             return Poll::Ready(Next::Progress(progress));
         }
         if self.arrived.is_none() {
@@ -103,7 +106,7 @@ impl Flight {
                 Poll::Ready(Err(_)) => self.arrived = Some(Err(self.vanished())),
             }
             // What was sent before the reply is there by now.
-            if let Ok(progress) = self.progress.try_recv() {
+            if let Some(Ok(progress)) = self.progress.as_mut().map(mpsc::Receiver::try_recv) {
                 return Poll::Ready(Next::Progress(progress));
             }
         }
@@ -218,7 +221,7 @@ impl<T> Running<T> {
             Answer::InputRequired(pending) => {
                 let failure = Failure::new(CallErrorKind::InputRequired, Delivery::Answered);
                 let pending =
-                    PendingInput::new(self.client.name(), &self.method, pending, self.manual.take());
+                    PendingInput::new(self.client.name(), &self.method, *pending, self.manual.take());
                 Err(CallError::new(self.client.name(), &self.method, failure).with_pending(pending))
             }
         }
