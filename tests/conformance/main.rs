@@ -11,7 +11,9 @@
 //!
 //! A new scenario is a function, a line in [`run`], and a row in `expected.tsv`.
 
-use callboard::{Client, Hub, Revision, ServerConfig};
+use callboard::{
+    Client, ElicitResult, HandlerResult, Hub, HubBuilder, Revision, Root, SampleResult, ServerConfig,
+};
 use serde_json::json;
 use std::error::Error;
 use std::process::ExitCode;
@@ -53,6 +55,8 @@ async fn run() -> Result<(), Failure> {
         "initialize" => initialize(&order).await,
         "tools_call" => tools_call(&order).await,
         "request-metadata" => request_metadata(&order).await,
+        "sep-2322-client-request-state" => request_state(&order).await,
+        "elicitation-sep1034-client-defaults" => elicitation_defaults(&order).await,
         other => return Err(Failure::Usage(format!("there is no scenario `{other}` here"))),
     };
     outcome.map_err(Failure::Scenario)
@@ -83,11 +87,64 @@ async fn tools_call(order: &Order) -> Outcome {
     Ok(())
 }
 
-/// Sends several requests; the first of all is refused with -32022, whatever it is.
+/// Sends several requests; the first of all is refused with -32022, whatever it is. What the client declares must
+/// be well formed, so it declares all there is.
 async fn request_metadata(order: &Order) -> Outcome {
-    let (hub, client) = order.connect().await?;
+    let (hub, client) = order
+        .connect_with(|hub| {
+            hub.on_elicitation(|_, _| accept())
+                .on_elicitation_url(|_, _| async { Ok(ElicitResult::accept_empty()) })
+                .on_sampling(|_, _| async { Ok(SampleResult::text("none", "hello")) })
+                .sampling_with_tools()
+                .on_roots(|_| async { Ok(vec![Root::new("file:///")]) })
+        })
+        .await?;
     client.tools().await?;
     client.list_tools().await?;
+    hub.shutdown(SHUTDOWN).await;
+    Ok(())
+}
+
+/// Calls tools that ask for input, with and without a request state, while others go on beside them.
+async fn request_state(order: &Order) -> Outcome {
+    let (hub, client) = order
+        .connect_with(|hub| {
+            hub.on_elicitation(|_, _| async { Ok(ElicitResult::accept(json!({"confirmed": true}))) })
+        })
+        .await?;
+    let tools = client.tools().await?;
+    let call = async |name: &str| -> Outcome {
+        if !tools.iter().any(|tool| tool.name == name) {
+            return Err(format!("the server offers no tool `{name}`").into());
+        }
+        let result = client.call_tool(name, json!({})).await?;
+        match result.is_error {
+            true => Err(format!("`{name}` ended with an error: {}", result.text()).into()),
+            false => Ok(()),
+        }
+    };
+    tokio::try_join!(
+        call("test_mrtr_echo_state"),
+        call("test_mrtr_no_state"),
+        call("test_mrtr_unrelated"),
+        call("test_mrtr_no_result_type"),
+    )?;
+    hub.shutdown(SHUTDOWN).await;
+    Ok(())
+}
+
+/// Accepts a form without a value of its own: the library adds the defaults. The mock asks on the stream of a GET, so
+/// it must be open by the first call.
+async fn elicitation_defaults(order: &Order) -> Outcome {
+    let (hub, client) = order
+        .connect_with(|hub| hub.on_elicitation(|_, _| accept()))
+        .await?;
+    let result = client
+        .call_tool("test_client_elicitation_defaults", json!({}))
+        .await?;
+    if result.is_error {
+        return Err(format!("the tool ended with an error: {}", result.text()).into());
+    }
     hub.shutdown(SHUTDOWN).await;
     Ok(())
 }
@@ -112,9 +169,17 @@ impl Order {
 
     /// A hub with the mock as its one server, connected, in the era that the mock speaks.
     async fn connect(&self) -> Result<(Hub, Client), Box<dyn Error>> {
-        let hub = Hub::builder("callboard-conformance", env!("CARGO_PKG_VERSION"))
-            .server(ServerConfig::http(MOCK, &self.url)?.timeout(CALL))
-            .start()?;
+        self.connect_with(|hub| hub).await
+    }
+
+    /// The same, with what `register` adds to the hub.
+    async fn connect_with(
+        &self,
+        register: impl FnOnce(HubBuilder) -> HubBuilder,
+    ) -> Result<(Hub, Client), Box<dyn Error>> {
+        let builder = Hub::builder("callboard-conformance", env!("CARGO_PKG_VERSION"))
+            .server(ServerConfig::http(MOCK, &self.url)?.timeout(CALL));
+        let hub = register(builder).start()?;
         let client = hub.client(MOCK)?;
         let found = client.ready().within(CALL).or_first_failure().await?;
         match found.era() {
@@ -126,6 +191,11 @@ impl Order {
             .into()),
         }
     }
+}
+
+/// A form with nothing filled in.
+async fn accept() -> HandlerResult<ElicitResult> {
+    Ok(ElicitResult::accept(json!({})))
 }
 
 /// Ends the process, should the client hang: the suite waits for it without limit.

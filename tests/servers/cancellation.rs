@@ -1,7 +1,7 @@
 //! Calls that are given up: by their limit, or by their caller.
 
 use crate::support::Session;
-use crate::table::{ROWS, Row};
+use crate::table::{ROWS, Row, Steps};
 use callboard::{CallErrorKind, Delivery, Stage};
 use std::time::Duration;
 use tokio::time::timeout;
@@ -12,7 +12,7 @@ const BEGUN: Duration = Duration::from_secs(1);
 #[tokio::test]
 async fn slow_tool_times_out_and_is_cancelled_at_the_server() {
     for row in ROWS {
-        let Some((tool, arguments)) = row.kind.slow_tool() else {
+        let Some(Steps { tool, arguments }) = row.kind.slow_tool() else {
             continue;
         };
         let session = warm(row).await;
@@ -43,7 +43,7 @@ async fn slow_tool_times_out_and_is_cancelled_at_the_server() {
 #[tokio::test]
 async fn dropped_call_is_cancelled_at_the_server() {
     for row in ROWS {
-        let Some((tool, arguments)) = row.kind.slow_tool() else {
+        let Some(Steps { tool, arguments }) = row.kind.slow_tool() else {
             continue;
         };
         let session = warm(row).await;
@@ -51,6 +51,24 @@ async fn dropped_call_is_cancelled_at_the_server() {
         let call = session.client.call_tool(tool, arguments);
         timeout(BEGUN, call.into_future()).await.unwrap_err();
 
+        is_cancelled_and_well(session).await;
+    }
+}
+
+// CAN-01, CAN-02, CAN-03
+#[tokio::test]
+async fn running_call_is_cancelled_at_the_server_between_two_steps() {
+    for row in ROWS {
+        let Some(Steps { tool, arguments }) = row.kind.slow_tool().filter(|_| row.reports_progress()) else {
+            continue;
+        };
+        let session = Session::open(row).await;
+
+        let mut running = session.client.call_tool(tool, arguments).start();
+        let first = running.next_progress().await.unwrap();
+        running.cancel();
+
+        assert_eq!(first.update.total, Some(100.0), "{}", row.name);
         is_cancelled_and_well(session).await;
     }
 }

@@ -1,7 +1,7 @@
 //! The command line, run as a user would.
 
 use crate::support::{PATIENCE, ROOT, Server};
-use crate::table::{ROWS, Row, Transport, UnknownTool, row};
+use crate::table::{ROWS, Row, Steps, Transport, UnknownTool, row};
 use callboard::EraChoice;
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -134,7 +134,7 @@ async fn unknown_tool_has_the_exit_status_of_its_kind() {
 async fn call_that_takes_too_long_is_cancelled_at_the_server() {
     for row in ["everything", "everything-http", "py", "py-http", "ts", "ts-http"].map(row) {
         let file = File::of(row).await;
-        let (tool, arguments) = row.kind.slow_tool().unwrap();
+        let Steps { tool, arguments } = row.kind.slow_tool().unwrap();
         let arguments = arguments.to_string();
 
         let printed = file

@@ -1,7 +1,7 @@
 //! The end of a connection.
 
 use crate::support::Session;
-use crate::table::{ROWS, Transport, row};
+use crate::table::{ROWS, Steps, Transport, row};
 use callboard::{CallErrorKind, Delivery, ServerState};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -75,7 +75,7 @@ async fn killed_server_is_started_again_and_the_call_in_flight_may_have_run() {
     for row in ["everything", "py", "ts", "ts-legacy"].map(row) {
         let session = Session::open(row).await;
         session.ready().await;
-        let (tool, arguments) = row.kind.slow_tool().unwrap();
+        let Steps { tool, arguments } = row.kind.slow_tool().unwrap();
 
         let call = session.client.call_tool(tool, arguments).into_future();
         let (answer, ()) = tokio::join!(call, session.kill_when_in_flight());

@@ -13,5 +13,8 @@ mod calls;
 mod cancellation;
 mod cli;
 mod closing;
+mod inputs;
+mod operations;
+mod progress;
 mod support;
 mod table;

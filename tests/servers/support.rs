@@ -1,7 +1,7 @@
 //! Starts a server of the table with a hub that knows it, and ends both with the test.
 
 use crate::table::{Row, Transport};
-use callboard::{Client, Counts, Hub, ServerConfig, ServerView};
+use callboard::{Client, Counts, Hub, HubBuilder, ServerConfig, ServerView};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::{Value, json};
 use std::fs::File;
@@ -42,8 +42,13 @@ struct Group(Child);
 impl Session {
     /// Starts the row's server and connects to it.
     pub(crate) async fn open(row: Row) -> Self {
+        Self::open_with(row, |hub| hub).await
+    }
+
+    /// The same, with what `register` adds to the hub.
+    pub(crate) async fn open_with(row: Row, register: impl FnOnce(HubBuilder) -> HubBuilder) -> Self {
         let server = Server::start(row).await;
-        let hub = Hub::builder("callboard-tests", "1")
+        let hub = register(Hub::builder("callboard-tests", "1"))
             .server(server.config())
             .start()
             .unwrap();
@@ -61,7 +66,7 @@ impl Session {
             .unwrap()
     }
 
-    /// Waits until no call is on its way, not even its cancellation.
+    /// Waits until no call is on its way, not even its cancellation, and no handler runs.
     pub(crate) async fn rest(&self) -> Counts {
         let is_at_rest = || {
             let Counts {
@@ -69,9 +74,10 @@ impl Session {
                 calls,
                 in_flight,
                 exchanges,
+                handlers,
                 ..
             } = self.hub.counts();
-            requests + calls + in_flight + exchanges == 0
+            requests + calls + in_flight + exchanges + handlers == 0
         };
         until("the hub comes to rest", is_at_rest).await;
         self.hub.counts()

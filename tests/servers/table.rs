@@ -1,6 +1,6 @@
 //! The servers, and what each is known to answer.
 
-use callboard::{Era, EraChoice, Revision};
+use callboard::{Era, EraChoice, InputKind, Revision};
 use serde_json::{Value, json};
 
 /// One server in one way to reach it.
@@ -56,7 +56,21 @@ pub(crate) struct Sample {
     pub(crate) structured: Option<Value>,
 }
 
-pub(crate) const ROWS: [Row; 13] = [
+/// A tool that asks the client for something, and what its answer says when it got that.
+pub(crate) struct Question {
+    pub(crate) kind: InputKind,
+    pub(crate) tool: &'static str,
+    pub(crate) arguments: Value,
+    pub(crate) text: &'static str,
+}
+
+/// A tool that tells how far it is after each of its steps, which are counted from 1.
+pub(crate) struct Steps {
+    pub(crate) tool: &'static str,
+    pub(crate) arguments: Value,
+}
+
+pub(crate) const ROWS: [Row; 14] = [
     Row::legacy("everything", Kind::Everything, &["node", EVERYTHING, "stdio"]),
     Row::legacy(
         "everything-http",
@@ -86,6 +100,7 @@ pub(crate) const ROWS: [Row; 13] = [
     )
     .http()
     .pinned(),
+    Row::legacy("py-legacy", Kind::Python, &[PYTHON, FIXTURE_PY, "stdio"]).pinned(),
     Row::modern("ts", Kind::TypeScript, &["node", FIXTURE_MJS, "stdio"]),
     Row::modern(
         "ts-reject",
@@ -125,9 +140,27 @@ impl Row {
         }
     }
 
-    /// How many answers come to what was cancelled: the old protocol asks for none, the Python SDK sends one.
+    /// How many answers come to what was cancelled: the protocol asks for none, the Python SDK ends the POST of a
+    /// legacy call with one.
     pub(crate) fn late_answers(&self) -> usize {
-        usize::from(self.kind == Kind::Python && self.revision.era() == Era::Legacy)
+        let answers = self.kind == Kind::Python && self.transport == Transport::Http;
+        usize::from(answers && self.revision.era() == Era::Legacy)
+    }
+
+    /// A tool that makes it send a log message, and words in that.
+    pub(crate) fn logging_tool(&self) -> Option<(&'static str, &'static str)> {
+        match self.kind {
+            Kind::Everything => Some(("toggle-simulated-logging", "message")),
+            // An answer that is JSON alone has no room for a message.
+            Kind::Python if self.command.contains(&"json") => None,
+            Kind::Python => Some(("noisy", "log line")),
+            Kind::TypeScript | Kind::Time | Kind::OldTime => None,
+        }
+    }
+
+    /// Whether it tells how far it is: one that answers with JSON alone has no way to.
+    pub(crate) fn reports_progress(&self) -> bool {
+        !self.command.contains(&"json")
     }
 
     const fn modern(name: &'static str, kind: Kind, command: &'static [&'static str]) -> Self {
@@ -236,17 +269,63 @@ impl Kind {
         }
     }
 
-    /// A tool that takes ten seconds.
-    pub(crate) fn slow_tool(self) -> Option<(&'static str, Value)> {
+    /// The tools that ask the client for something, by request in the legacy era, by an interim result in the modern.
+    pub(crate) fn questions(self) -> Vec<Question> {
+        let question = |kind, tool, text| Question {
+            kind,
+            tool,
+            arguments: json!({}),
+            text,
+        };
         match self {
-            Self::Everything => Some((
-                "trigger-long-running-operation",
-                json!({"duration": 10, "steps": 100}),
-            )),
-            Self::Python => Some(("slow", json!({"steps": 100, "delay_ms": 100}))),
-            Self::TypeScript => Some(("slow", json!({"steps": 100, "delayMs": 100}))),
-            Self::Time | Self::OldTime => None,
+            // Its question for roots belongs to no call.
+            Self::Everything => vec![
+                question(
+                    InputKind::ElicitationForm,
+                    "trigger-elicitation-request",
+                    "Favorite Integer: 42",
+                ),
+                Question {
+                    arguments: json!({"prompt": "hi"}),
+                    ..question(InputKind::Sampling, "trigger-sampling-request", MODEL_TEXT)
+                },
+            ],
+            Self::Python => vec![
+                question(InputKind::ElicitationForm, "ask", "Ada True"),
+                question(InputKind::Sampling, "sample", MODEL_TEXT),
+                question(InputKind::Roots, "roots", FIRST_ROOT),
+            ],
+            Self::TypeScript => vec![question(InputKind::ElicitationForm, "ask", r#"{"ok":true}"#)],
+            Self::Time | Self::OldTime => Vec::new(),
         }
+    }
+
+    /// What a user fills in the form that is asked for; what has a default is left out.
+    pub(crate) fn filled_in(self) -> Value {
+        match self {
+            Self::TypeScript => json!({"ok": true}),
+            _ => json!({"name": "Ada"}),
+        }
+    }
+
+    /// A tool that takes ten seconds.
+    pub(crate) fn slow_tool(self) -> Option<Steps> {
+        self.steps(100, 100)
+    }
+
+    /// A tool that reports `count` steps, `millis` apart.
+    pub(crate) fn steps(self, count: u32, millis: u32) -> Option<Steps> {
+        let seconds = f64::from(count * millis) / 1000.0;
+        let (tool, arguments) = match self {
+            Self::Everything => (
+                "trigger-long-running-operation",
+                json!({"duration": seconds, "steps": count}),
+            ),
+            Self::Python => ("slow", json!({"steps": count, "delay_ms": millis})),
+            Self::TypeScript => ("slow", json!({"steps": count, "delayMs": millis})),
+            Self::Time | Self::OldTime => return None,
+        };
+        Some(Steps { tool, arguments })
     }
 }
 
@@ -254,5 +333,9 @@ const EVERYTHING: &str = "target/servers/node_modules/@modelcontextprotocol/serv
 const FIXTURE_PY: &str = "tests/servers/fixtures/everything.py";
 const FIXTURE_MJS: &str = "target/servers/everything.mjs";
 const PYTHON: &str = "target/py/bin/python";
+/// What the model says, in answers to sampling.
+pub(crate) const MODEL_TEXT: &str = "hello from the model";
+/// The root that servers are told of.
+pub(crate) const FIRST_ROOT: &str = "file:///srv/project";
 /// Keeps what is loaded after it on the loopback, and prints the port.
 const LOOPBACK: &str = "./tests/servers/fixtures/loopback.mjs";

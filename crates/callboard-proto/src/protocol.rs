@@ -257,6 +257,8 @@ enum Phase<W> {
 #[derive(Debug)]
 struct ReadyPhase<W> {
     dialect: Dialect,
+    /// A legacy server that takes `logging/setLevel`.
+    offers_logging: bool,
     /// Counts the renegotiations that have ended.
     epoch: u32,
     /// While one is under way: nothing is sent, what is submitted waits.
@@ -361,6 +363,9 @@ impl<W> Protocol<W> {
             (Operation::Request(method), _) => (method, None),
             (Operation::Ping, Era::Legacy) => (Method::PING, None),
             (Operation::Ping, Era::Modern) => (Method::DISCOVER, None),
+            (Operation::SetLogLevel(_), Era::Legacy) if !ready.offers_logging => {
+                (Method::SET_LEVEL, Some(Outcome::Unsupported))
+            }
             (Operation::SetLogLevel(level), Era::Legacy) => {
                 params = params.replaced(&serde_json::json!({ "level": level.as_str() }));
                 (Method::SET_LEVEL, None)
@@ -892,32 +897,28 @@ impl<W> Protocol<W> {
         if !legacy {
             dialect.set_log_level(self.config.log_level);
         }
+        let offers_logging = legacy && offers_logging(&opened);
         self.phase = Phase::Ready(ReadyPhase {
             dialect,
+            offers_logging,
             epoch: 0,
             renegotiating: None,
         });
         if legacy {
             // LIF-04
             self.notify(&Method::INITIALIZED, &Bytes::new());
-            self.ask_for_logs(&opened);
+            if offers_logging {
+                self.ask_for_logs();
+            }
         }
         self.effects.push_back(Effect::Opened(opened));
     }
 
-    /// STD-10, LOG-02: a new session knows nothing of the level that was set in the one before.
-    fn ask_for_logs(&mut self, opened: &Opened) {
+    /// STD-10: a new session knows nothing of the level that was set in the one before.
+    fn ask_for_logs(&mut self) {
         let Some(level) = self.config.log_level else {
             return;
         };
-        let offers = opened
-            .result
-            .clone()
-            .map(RawResult::new)
-            .and_then(|raw| InitializeResult::from_raw(raw).ok());
-        if !offers.is_some_and(|offers| offers.capabilities.logging) {
-            return;
-        }
         let Some(key) = self.config.keys.get(self.used).copied() else {
             return;
         };
@@ -1154,6 +1155,13 @@ impl<W> Protocol<W> {
         self.effects
             .push_back(Effect::Command(Command::Send { key, message, meta }));
     }
+}
+
+/// LOG-02
+fn offers_logging(opened: &Opened) -> bool {
+    let result = opened.result.clone().map(RawResult::new);
+    let offers = result.and_then(|raw| InitializeResult::from_raw(raw).ok());
+    offers.is_some_and(|offers| offers.capabilities.logging)
 }
 
 /// Keys count up and are our own, so that spreading them over the table takes a multiplication. They are no input

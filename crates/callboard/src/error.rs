@@ -100,8 +100,8 @@ pub enum CallErrorKind {
         /// Why.
         cause: HandlerError,
     },
-    /// There is no such operation in the era of the connection.
-    #[error("{op} does not exist in the era that this server speaks")]
+    /// There is no such operation in the era of the connection, or the server does not offer it; nothing was sent.
+    #[error("this server does not offer {op} in the era that it speaks")]
     Unsupported {
         /// The operation.
         op: Method,

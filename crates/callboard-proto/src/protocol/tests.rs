@@ -68,7 +68,7 @@ impl Rig {
                 .frame(&json!({"jsonrpc": "2.0", "id": 1, "result": {"supportedVersions": ["2026-07-28"]}})),
             Era::Legacy => {
                 rig.frame(&json!({"jsonrpc": "2.0", "id": 1, "error": {"code": -32601, "message": "no"}}));
-                rig.frame(&json!({"jsonrpc": "2.0", "id": 2, "result": {"protocolVersion": "2025-11-25"}}));
+                rig.frame(&json!({"jsonrpc": "2.0", "id": 2, "result": {"protocolVersion": "2025-11-25", "capabilities": {"logging": {}}}}));
             }
         }
         let said = rig.drain();
@@ -796,6 +796,17 @@ fn operations_are_resolved_by_era_when_they_are_sent() {
         rig.operate(20, operation, "op");
         assert_eq!(rig.drain(), expected, "{name}");
     }
+
+    // LOG-02: a legacy server that does not offer it is not asked.
+    let mut rig = Rig::new(Channel::Pipe);
+    rig.event(Event::Up);
+    rig.frame(&json!({"jsonrpc": "2.0", "id": 1, "error": {"code": -32601, "message": "no"}}));
+    rig.frame(
+        &json!({"jsonrpc": "2.0", "id": 2, "result": {"protocolVersion": "2025-11-25", "capabilities": {}}}),
+    );
+    rig.drain();
+    rig.operate(20, level(), "op");
+    assert_eq!(rig.drain(), ["settle op unsupported"]);
 
     let mut rig = Rig::ready(Channel::Pipe, Era::Modern);
     rig.operate(20, level(), "op");
