@@ -1,5 +1,6 @@
 //! The command line: flags, commands, and what their values may be.
 
+use crate::answers::Answers;
 use crate::error::CliError;
 use callboard::EraChoice;
 use clap::builder::PossibleValue;
@@ -31,7 +32,8 @@ pub(crate) struct Args {
 const EXIT_STATUS: &str = "\
 Exit status:
   0  done                            4  JSON-RPC error, or the server broke the protocol
-  1  the tool answered isError       5  no answer in time
+  1  the tool answered isError, or   5  no answer in time
+     a bench could not be run
   2  command line or configuration   6  not authorized
   3  no connection                   7  input needed and not given
   130  interrupted; the call has been cancelled at the server";
@@ -65,7 +67,7 @@ pub(crate) struct Global {
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// The tour: two demo servers, one of each era, their tools, a crash and what follows
+    /// The tour: two demo servers, one of each era, their tools, progress, a question, a crash and what follows
     Demo,
     /// All servers: state, era, revision, tools, latency
     Servers(ServersArgs),
@@ -75,6 +77,8 @@ pub(crate) enum Command {
     Call(CallArgs),
     /// Opens one connection and tells step by step what came of it, and what to change
     Doctor(DoctorArgs),
+    /// Measures calls per second and latencies against a server, and prints one line of JSON
+    Bench(BenchArgs),
     /// Is a demo server of the era that --era names, on stdin and stdout or over HTTP
     #[command(hide = true)]
     DemoServer(DemoServerArgs),
@@ -108,9 +112,20 @@ pub(crate) struct CallArgs {
     /// All arguments as one JSON object
     #[arg(long, value_name = "JSON", allow_hyphen_values = true)]
     pub(crate) args: Option<String>,
-    /// The longest wait for the server to be ready, and for the answer
+    /// The longest wait for the server to be ready, and for the answer; it starts anew once a question of the
+    /// server is answered
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
     pub(crate) timeout: Duration,
+    /// The longest time for the whole call, questions included; default: 10 minutes, or --timeout if that is longer
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(crate) max_total: Option<Duration>,
+    /// Show progress on stderr: a bar on a terminal, lines elsewhere
+    #[arg(long)]
+    pub(crate) progress: bool,
+    /// Answer what the server asks; KEY is its own key for the question, or elicitation, sampling, roots, or * for
+    /// all; JSON is the values of the form, or a whole answer such as {"action": "decline"}
+    #[arg(long, value_name = "KEY=JSON", action = ArgAction::Append)]
+    pub(crate) answer: Vec<String>,
 }
 
 #[derive(clap::Args)]
@@ -120,6 +135,48 @@ pub(crate) struct DoctorArgs {
     /// The longest wait for the server to be ready, and for the list of tools
     #[arg(long, value_name = "TIME", default_value = "65s", value_parser = duration)]
     pub(crate) timeout: Duration,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct BenchArgs {
+    /// How to reach the server; default: http if --url is given
+    #[arg(long, value_enum)]
+    pub(crate) transport: Option<BenchTransport>,
+    /// The server over stdio, as --stdio; it needs the tools echo {text} and blob {size}
+    #[arg(long, value_name = "'CMD ARG…'", allow_hyphen_values = true)]
+    pub(crate) server: Option<String>,
+    /// seq: one call after the other; conc: --concurrency calls at a time
+    #[arg(long, default_value = "seq")]
+    pub(crate) mode: String,
+    /// Calls that are measured
+    #[arg(long = "n", value_name = "CALLS", default_value_t = 1000, value_parser = at_least_one)]
+    pub(crate) calls: usize,
+    /// Calls at a time in mode conc
+    #[arg(long, value_name = "CALLS", default_value_t = 16, value_parser = at_least_one)]
+    pub(crate) concurrency: usize,
+    /// Bytes of each answer, by the tool blob; 0: a short answer, by the tool echo
+    #[arg(long, value_name = "BYTES", default_value_t = 0)]
+    pub(crate) payload: usize,
+    /// Calls before those that are measured
+    #[arg(long, value_name = "CALLS", default_value_t = 200)]
+    pub(crate) warmup: usize,
+    /// multi: callers on a runtime of several threads, the hub on its own; current: all on one thread
+    #[arg(long, value_enum, default_value_t = Rt::Multi)]
+    pub(crate) rt: Rt,
+}
+
+/// How a bench reaches its server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum BenchTransport {
+    Stdio,
+    Http,
+}
+
+/// The runtime of a bench.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Rt {
+    Multi,
+    Current,
 }
 
 #[derive(clap::Args)]
@@ -158,6 +215,11 @@ impl CallArgs {
             Some(text) => object(text),
             None => object_of(&self.pairs),
         }
+    }
+
+    /// What was said beforehand to what the server may ask.
+    pub(crate) fn answers(&self) -> Result<Answers, CliError> {
+        Answers::parse(&self.answer)
     }
 }
 
@@ -214,6 +276,14 @@ fn duration(text: &str) -> Result<Duration, String> {
     match Duration::try_from_secs_f64(number * seconds) {
         Ok(limit) if !limit.is_zero() => Ok(limit),
         _ => Err("give more than nothing, and less than for ever".to_owned()),
+    }
+}
+
+fn at_least_one(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("give at least 1".to_owned()),
+        Ok(number) => Ok(number),
+        Err(_) => Err(format!("`{text}` is no number")),
     }
 }
 

@@ -1,36 +1,100 @@
-//! `call`: one tool, called once.
+//! `call`: one tool, called once, and what its server asks meanwhile answered.
 
 use crate::args::CallArgs;
+use crate::desk::Desk;
 use crate::error::{CliError, Exit};
 use crate::output::{Output, clean, pretty};
 use crate::target;
 use callboard::message::{Blob, ContentBlock, ResourceBody, ResourceContents};
-use callboard::{Hub, ToolResult};
+use callboard::{Call, Client, Era, Hub, Method, Outcome, ToolResult};
 use serde_json::value::RawValue;
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// Calls the tool and shows its result.
 pub(crate) async fn run(
     args: &CallArgs,
     arguments: &RawValue,
+    desk: &Desk,
     hub: &Hub,
     output: &Output,
 ) -> Result<Exit, CliError> {
     let client = hub.client(&args.server)?;
-    target::ready(&client, args.timeout).await?;
-    let result = client
-        .call_tool(&args.tool, arguments)
-        .timeout(args.timeout)
-        .await?;
+    let view = target::ready(&client, args.timeout).await?;
+    let shown = desk.display().until_dropped();
+    let call = client.call_tool(&args.tool, arguments);
+    let result = match view.era() {
+        Some(Era::Modern) => in_rounds(args, call, &client, desk).await,
+        // Its questions come to the desk as requests of their own.
+        _ => {
+            let call = prepared(args, call, desk, args.max_total).repeat_after_urls();
+            call.await.map_err(CliError::from)
+        }
+    };
+    drop(shown);
+    if let Some(failure) = desk.failure() {
+        return Err(failure);
+    }
+    let result = result?;
     if output.is_json() {
         output.json(&result)?;
     } else {
-        output.content(&shown(&result))?;
+        output.content(&self::shown(&result))?;
     }
-    Ok(if result.is_error {
-        Exit::ToolError
-    } else {
-        Exit::Done
-    })
+    Ok(if result.is_error { Exit::Failed } else { Exit::Done })
+}
+
+/// Calls until the server asks no more. Driven here and not by handlers, which are not told a question's key.
+async fn in_rounds(
+    args: &CallArgs,
+    call: Call<'_, ToolResult>,
+    client: &Client,
+    desk: &Desk,
+) -> Result<ToolResult, CliError> {
+    let until = args.max_total.map(|limit| (limit, Instant::now() + limit));
+    let mut call = prepared(args, call, desk, args.max_total);
+    loop {
+        // What can be answered is declared on the connection; this adds nothing.
+        let pending = match call.manual_for([]).await? {
+            Outcome::Done(result) => return Ok(result),
+            Outcome::InputRequired(pending) => pending,
+            _ => {
+                return Err(CliError::Question {
+                    server: args.server.clone(),
+                    method: Method::TOOLS_CALL.to_string(),
+                    reason: "the call ended in a way that is not known here".to_owned(),
+                });
+            }
+        };
+        let answers = match until {
+            None => desk.answers(&pending).await?,
+            Some((limit, end)) => tokio::time::timeout_at(end, desk.answers(&pending))
+                .await
+                .map_err(|_| CliError::Total {
+                    server: args.server.clone(),
+                    limit,
+                })??,
+        };
+        let left = until.map(|(_, end)| end.saturating_duration_since(Instant::now()));
+        call = prepared(args, client.resume(*pending, answers).into_tool(), desk, left);
+    }
+}
+
+/// A call with the options of the command line.
+fn prepared<'a>(
+    args: &CallArgs,
+    call: Call<'a, ToolResult>,
+    desk: &'a Desk,
+    max_total: Option<Duration>,
+) -> Call<'a, ToolResult> {
+    let mut call = call.timeout(args.timeout);
+    if let Some(limit) = max_total {
+        call = call.max_total(limit);
+    }
+    if desk.display().is_on() {
+        call = call.on_progress(|progress| desk.display().show(&progress.update));
+    }
+    call
 }
 
 /// Text as it is, a line for each block of another kind; the structured content where there is no text.

@@ -1,18 +1,25 @@
 //! `demo`: the tour. Two children, one of each era, through the same library that everybody uses.
 
 use crate::args::Global;
+use crate::attend;
 use crate::error::{CliError, Exit};
 use crate::output::{Output, bold, clean, columns, indent, time};
+use crate::progress::Display;
 use crate::target;
-use callboard::{Client, Delivery, Hub, ServerConfig};
+use callboard::message::ElicitResult;
+use callboard::{Client, Delivery, Hub, HubBuilder, ServerConfig};
 use serde_json::json;
+use std::io::{self, IsTerminal as _};
 use std::time::Duration;
+
+/// What is answered to servers that ask for a name.
+const NAME: &str = "Ada";
 
 /// Longer than any step takes, and short enough to be waited for.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// This program twice, as a server of each era.
-pub(crate) fn servers(global: &Global) -> Result<Vec<ServerConfig>, CliError> {
+/// A hub of this program twice, as a server of each era, and one handler for what both of them ask.
+pub(crate) fn hub(global: &Global) -> Result<HubBuilder, CliError> {
     if global.json {
         return Err(CliError::Usage(
             "demo is for reading and has no JSON form".to_owned(),
@@ -26,7 +33,8 @@ pub(crate) fn servers(global: &Global) -> Result<Vec<ServerConfig>, CliError> {
             .args(["demo-server", "--era", era])
             .timeout(LIMIT)
     };
-    Ok(vec![server("modern"), server("legacy")])
+    let hub = attend::hub([server("modern"), server("legacy")]);
+    Ok(hub.on_elicitation(|_context, _ask| async { Ok(ElicitResult::accept(json!({"name": NAME}))) }))
 }
 
 /// Shows what there is to see.
@@ -67,6 +75,16 @@ async fn tour(server: &Client, output: &Output) -> Result<(), CliError> {
     let echo = server.call_tool("echo", json!({"text": "hello"})).await?;
     step(output, "echo text=hello", &echo.text())?;
 
+    slow(server, output).await?;
+
+    // The server asks in the way of its era; one handler answers both.
+    let greeting = server.call_tool("ask", json!({})).await?;
+    step(
+        output,
+        "ask",
+        &format!("{}, after the server asked for a name", greeting.text()),
+    )?;
+
     // A call that the server takes with it when it dies.
     let error = match server.call_tool("crash", json!({"code": 3})).await {
         Err(error) => error,
@@ -90,6 +108,35 @@ async fn tour(server: &Client, output: &Output) -> Result<(), CliError> {
         output,
         "echo text='still here'",
         &format!("{}, from the same handle after {restarts}", echo.text()),
+    )
+}
+
+/// A call that tells how far it is: a bar on a terminal, which goes away, and a row each elsewhere.
+async fn slow(server: &Client, output: &Output) -> Result<(), CliError> {
+    let on_terminal = io::stdout().is_terminal() && io::stderr().is_terminal();
+    let bar = Display::new(on_terminal);
+    let shown = bar.until_dropped();
+    let (mut reports, mut failed) = (0, None);
+    let slow = server
+        .call_tool("slow", json!({"steps": 5, "delay_ms": 120}))
+        .on_progress(|progress| {
+            reports += 1;
+            bar.show(&progress.update);
+            if !on_terminal {
+                failed = step(output, "", &format!("progress {progress}"))
+                    .err()
+                    .or(failed.take());
+            }
+        })
+        .await?;
+    drop(shown);
+    if let Some(error) = failed {
+        return Err(error);
+    }
+    step(
+        output,
+        "slow steps=5",
+        &format!("{}, after {reports} reports of progress", slow.text()),
     )
 }
 

@@ -1,5 +1,6 @@
 //! How the program ends when it cannot do what it was asked: one type, a line to read, an exit status.
 
+use crate::desk::Question;
 use crate::output::{clean, indent};
 use callboard::{
     CallError, CallErrorKind, ConfigError, NoSuchServer, OpeningFailureKind, ReadyError, StartError,
@@ -8,6 +9,7 @@ use serde::Serialize;
 use serde_json::Value;
 use std::error::Error;
 use std::io::{self, Write as _};
+use std::time::Duration;
 
 /// The exit status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,8 +17,8 @@ use std::io::{self, Write as _};
 pub(crate) enum Exit {
     /// It did what it was asked.
     Done = 0,
-    /// The tool said `isError`.
-    ToolError = 1,
+    /// The tool said `isError`, or a bench could not be run.
+    Failed = 1,
     /// The command line or the configuration is at fault.
     Usage = 2,
     /// A server is not to be had.
@@ -53,6 +55,31 @@ pub(crate) enum CliError {
     /// The call has no result.
     #[error(transparent)]
     Call(#[from] CallError),
+    /// The server asks for what nobody gave.
+    #[error("{method} on server `{server}` needs input that was not given: {}", asked(.questions))]
+    InputNeeded {
+        server: String,
+        method: String,
+        questions: Vec<Question>,
+    },
+    /// What --answer gives is not what the server asks for.
+    #[error("the value of --answer `{key}` is no answer to what server `{server}` asks: {reason}")]
+    Answer {
+        server: String,
+        method: String,
+        key: String,
+        reason: String,
+    },
+    /// What the server asks cannot be understood.
+    #[error("{method} on server `{server}` failed: {reason}")]
+    Question {
+        server: String,
+        method: String,
+        reason: String,
+    },
+    /// The limit for the whole call passed between two answers of the server.
+    #[error("tools/call on server `{server}` failed: it is not done within {limit:?}; raise --max-total")]
+    Total { server: String, limit: Duration },
     /// A list of the server does not end.
     #[error("{method} on server `{server}` failed: the list does not end, {reason}")]
     EndlessList {
@@ -70,6 +97,9 @@ pub(crate) enum CliError {
     /// The tour took another way than it should.
     #[error("the tour went wrong: {0}")]
     Demo(String),
+    /// A bench came to no figures.
+    #[error("there is nothing to measure: {0}")]
+    Bench(String),
     /// Standard output takes no more.
     #[error("the output cannot be written")]
     Output(#[source] io::Error),
@@ -101,7 +131,13 @@ impl CliError {
             Self::Usage(_) | Self::NoSuchServer(_) | Self::Start(_) => Exit::Usage,
             Self::Ready(error) => exit_of_ready(error),
             Self::Call(error) => exit_of_call(error.kind()),
-            Self::EndlessList { .. } | Self::Decode { .. } | Self::Demo(_) => Exit::Protocol,
+            Self::InputNeeded { .. } => Exit::InputNeeded,
+            Self::Answer { .. } => Exit::Usage,
+            Self::Total { .. } => Exit::Timeout,
+            Self::Question { .. } | Self::EndlessList { .. } | Self::Decode { .. } | Self::Demo(_) => {
+                Exit::Protocol
+            }
+            Self::Bench(_) => Exit::Failed,
             Self::Output(_) | Self::System { .. } => Exit::Usage,
             Self::Signal(exit) => *exit,
         }
@@ -159,12 +195,29 @@ impl CliError {
                     details.code = Some(*code);
                 }
             }
+            Self::InputNeeded { server, method, .. }
+            | Self::Answer { server, method, .. }
+            | Self::Question { server, method, .. } => {
+                details.server = Some(server.clone());
+                details.method = Some(method.clone());
+                details.delivery = Some(callboard::Delivery::Answered.name());
+            }
+            Self::Total { server, .. } => {
+                details.server = Some(server.clone());
+                details.method = Some(callboard::Method::TOOLS_CALL.to_string());
+                details.delivery = Some(callboard::Delivery::Answered.name());
+            }
             Self::EndlessList { server, method, .. } | Self::Decode { server, method, .. } => {
                 details.server = Some(server.clone());
                 details.method = Some((*method).to_owned());
                 details.delivery = Some(callboard::Delivery::Answered.name());
             }
-            Self::Usage(_) | Self::Demo(_) | Self::Output(_) | Self::System { .. } | Self::Signal(_) => {}
+            Self::Usage(_)
+            | Self::Demo(_)
+            | Self::Bench(_)
+            | Self::Output(_)
+            | Self::System { .. }
+            | Self::Signal(_) => {}
         }
         details
     }
@@ -183,9 +236,14 @@ impl CliError {
                 _ => "not_ready",
             },
             Self::Call(error) => error.kind().name(),
+            Self::InputNeeded { .. } => "input_required",
+            Self::Answer { .. } => "answer",
+            Self::Question { .. } => "protocol",
+            Self::Total { .. } => "timeout",
             Self::EndlessList { .. } => "endless_list",
             Self::Decode { .. } => "decode",
             Self::Demo(_) => "demo",
+            Self::Bench(_) => "bench",
             Self::Output(_) => "output",
             Self::System { .. } => "system",
             Self::Signal(_) => "interrupted",
@@ -270,6 +328,11 @@ fn exit_of_call(kind: &CallErrorKind) -> Exit {
 
 /// A server's word for input that it would ask for, of a client that declared to take no questions.
 const MISSING_CAPABILITY: i64 = -32021;
+
+fn asked(questions: &[Question]) -> String {
+    let questions: Vec<String> = questions.iter().map(Question::to_string).collect();
+    questions.join("; ")
+}
 
 fn server_of(error: &StartError) -> Option<String> {
     match error {

@@ -1,19 +1,28 @@
 //! The program `callboard`: MCP servers of both eras from the command line.
 //!
 //! ```text
-//! args ──► target: which servers ──► Hub ──► one file per command ──► output
-//!                                     │
-//!                    signal, error, end: the hub is shut down, then the process ends
+//! args ──► target: which servers ──► attend: a Hub ──► one file per command ──► output
+//!                                      │                   │ call, when a server asks
+//!    signal, error, end: the hub is shut down               ▼
+//!                                                         desk ──► answers, or prompt: the user
 //! ```
 //! Start reading at [`run`]; what the exit status means is in [`error::Exit`].
 
 mod args;
+mod attend;
 mod error;
 mod logs;
 mod output;
 mod signals;
 mod target;
 
+mod answers;
+mod desk;
+mod form;
+mod progress;
+mod prompt;
+
+mod bench;
 mod call;
 mod demo;
 mod demo_server;
@@ -21,14 +30,15 @@ mod doctor;
 mod ls;
 mod servers;
 
-use crate::args::{Args, Command};
+use crate::args::{Args, Command, Rt};
+use crate::attend::attend;
+use crate::desk::Desk;
 use crate::error::{CliError, Exit};
 use crate::output::Output;
-use crate::signals::Signals;
-use callboard::{Hub, InputKind, ServerConfig};
+use callboard::HubBuilder;
 use clap::Parser as _;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::sync::Arc;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -44,7 +54,11 @@ fn main() -> ExitCode {
 fn start(args: Args) -> Exit {
     let output = Output::new(args.global.json);
     logs::init(args.global.verbose, args.global.json);
-    let outcome = tokio::runtime::Builder::new_current_thread()
+    let mut runtime = match &args.command {
+        Command::Bench(bench) if bench.rt == Rt::Multi => tokio::runtime::Builder::new_multi_thread(),
+        _ => tokio::runtime::Builder::new_current_thread(),
+    };
+    let outcome = runtime
         .enable_all()
         .build()
         .map_err(|source| CliError::system("no runtime can be started", source))
@@ -63,60 +77,42 @@ fn start(args: Args) -> Exit {
 /// Runs the command. What is wrong with its arguments is said before any server is started.
 async fn run(args: Args, output: &Output) -> Result<Exit, CliError> {
     let Args { global, command } = args;
+    let global = &global;
+    let start = HubBuilder::start;
     match command {
         Command::Demo => {
-            let servers = demo::servers(&global)?;
-            attend(servers, async |hub| demo::run(hub, output).await).await
+            attend(demo::hub(global)?, start, async |hub| {
+                demo::run(hub, output).await
+            })
+            .await
         }
         Command::Servers(command) => {
-            let servers = target::all(&global)?;
-            attend(servers, async |hub| servers::run(&command, hub, output).await).await
+            let hub = attend::hub(target::all(global)?);
+            attend(hub, start, async |hub| servers::run(&command, hub, output).await).await
         }
         Command::Ls(command) => {
             let servers = match &command.server {
-                Some(name) => vec![target::one(&global, name)?],
-                None => target::all(&global)?,
+                Some(name) => vec![target::one(global, name)?],
+                None => target::all(global)?,
             };
-            attend(servers, async |hub| ls::run(&command, hub, output).await).await
+            let hub = attend::hub(servers);
+            attend(hub, start, async |hub| ls::run(&command, hub, output).await).await
         }
         Command::Call(command) => {
-            let server = target::one(&global, &command.server)?;
+            let server = target::one(global, &command.server)?;
             let arguments = command.arguments()?;
-            attend(vec![server], async |hub| {
-                call::run(&command, &arguments, hub, output).await
+            let desk = Arc::new(Desk::new(command.answers()?, command.progress));
+            let hub = attend::hub([server]).host(Arc::clone(&desk) as Arc<_>, desk.kinds());
+            attend(hub, start, async |hub| {
+                call::run(&command, &arguments, &desk, hub, output).await
             })
             .await
         }
         Command::Doctor(command) => {
-            let server = target::one(&global, &command.server)?;
-            attend(vec![server], async |hub| doctor::run(&command, hub, output).await).await
+            let hub = attend::hub([target::one(global, &command.server)?]);
+            attend(hub, start, async |hub| doctor::run(&command, hub, output).await).await
         }
+        Command::Bench(command) => bench::run(global, &command, output).await,
         Command::DemoServer(command) => demo_server::run(global.era, command.http).await,
     }
 }
-
-/// Gives the work a hub of these servers, until it is done or a signal comes. Either way no child is left.
-async fn attend(
-    servers: Vec<ServerConfig>,
-    work: impl AsyncFnOnce(&Hub) -> Result<Exit, CliError>,
-) -> Result<Exit, CliError> {
-    let mut signals =
-        Signals::new().map_err(|source| CliError::system("signals cannot be watched", source))?;
-    let hub = Hub::builder(env!("CARGO_BIN_NAME"), env!("CARGO_PKG_VERSION"))
-        .servers(servers.into_iter().map(|server| server.declare(ASKED)))
-        .start()?;
-    // Dropping the work drops its calls, which cancels them at the server.
-    let outcome = tokio::select! {
-        biased;
-        signal = signals.next() => Err(CliError::Signal(signal)),
-        outcome = work(&hub) => outcome,
-    };
-    hub.shutdown(GRACE).await;
-    outcome
-}
-
-/// What a server may ask of the person who calls.
-const ASKED: [InputKind; 2] = [InputKind::ElicitationForm, InputKind::ElicitationUrl];
-
-/// How long calls that were given up may take to tell their server so.
-const GRACE: Duration = Duration::from_secs(1);

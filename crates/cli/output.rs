@@ -47,6 +47,11 @@ fn write(stdout: &mut impl Write, text: &str) -> Result<(), CliError> {
         .map_err(CliError::Output)
 }
 
+/// Writes a line to stderr, beside the result. Where stderr takes nothing there is nobody to tell.
+pub(crate) fn note(text: &str) {
+    let _ = writeln!(anstream::stderr().lock(), "{}", indent(&clean(text)));
+}
+
 /// Bold, where a terminal shows it.
 pub(crate) fn bold(text: &str) -> String {
     let style = Style::new().bold();

@@ -23,7 +23,7 @@ pub(crate) fn all(global: &Global) -> Result<Vec<ServerConfig>, CliError> {
         return usage("--header goes with --url; a file has its headers in `headers`");
     }
     let servers = match (&global.config, &global.stdio, &global.url) {
-        (None, Some(command), None) => vec![child(command)?],
+        (None, Some(command), None) => vec![child("--stdio", command)?],
         (None, None, Some(url)) => vec![endpoint(url, &global.header)?],
         (Some(file), None, None) => ServerConfig::from_file(file)?,
         (None, None, None) if Path::new(DEFAULT_FILE).exists() => ServerConfig::from_file(DEFAULT_FILE)?,
@@ -75,19 +75,21 @@ pub(crate) fn may_have(view: &ServerView, declared: impl Fn(&ServerCapabilities)
     declared(offers) || (nothing && view.era() == Some(Era::Modern))
 }
 
-fn child(command: &str) -> Result<ServerConfig, CliError> {
+/// The server that the command in this flag starts.
+pub(crate) fn child(flag: &str, command: &str) -> Result<ServerConfig, CliError> {
     let words = shell_words::split(command).map_err(|error| {
         CliError::Usage(format!(
-            "the command of --stdio cannot be split into words: {error}"
+            "the command of {flag} cannot be split into words: {error}"
         ))
     })?;
     let Some((program, args)) = words.split_first() else {
-        return Err(CliError::Usage("the command of --stdio is empty".to_owned()));
+        return Err(CliError::Usage(format!("the command of {flag} is empty")));
     };
     Ok(ServerConfig::stdio(AD_HOC, program).args(args))
 }
 
-fn endpoint(url: &str, headers: &[String]) -> Result<ServerConfig, CliError> {
+/// The server behind --url.
+pub(crate) fn endpoint(url: &str, headers: &[String]) -> Result<ServerConfig, CliError> {
     let mut server = ServerConfig::http(AD_HOC, url)?;
     for header in headers {
         // What is not understood is not shown either: it may be all secret.

@@ -32,6 +32,9 @@ async fn the_tour_goes_to_its_end_and_shows_both_eras() {
         r#"{"sum":42}"#,
         "may have run",
         "exit status 3",
+        "progress 5/5 step 5 of 5",
+        "done, after 5 reports of progress",
+        "hello Ada, after the server asked for a name",
         "still here",
         "That was the tour",
     ] {
@@ -527,22 +530,427 @@ async fn who_is_not_authorized_is_told_so_and_shown_no_secret() {
     }
 }
 
+// ELI-01
 #[tokio::test]
-async fn input_that_cannot_be_given_has_a_status_of_its_own() {
-    let ask = json!({
-        "resultType": "input_required",
-        "inputRequests": {"who": {"method": "elicitation/create", "params": {"mode": "form", "message": "Who?",
-            "requestedSchema": {"type": "object", "properties": {}}}}},
-    });
-    let asking = HttpScript::start(Router::modern().on("tools/call", HttpStep::json(ask)))
-        .await
-        .unwrap();
+async fn input_that_cannot_be_given_has_a_status_of_its_own_and_tells_how_to_give_it() {
+    for demo in demos().await {
+        let text = demo.run(&["call", "_", "ask"]).await;
+        let other = demo
+            .run(&["call", "_", "ask", "--answer", r#"other={"name": "Ada"}"#])
+            .await;
+        let json = demo.run(&["call", "_", "ask", "--json"]).await;
 
-    let asked = run(&["call", "_", "ask", "--url", &asking.url(), "--json"]).await;
-    let asked_by_demo = run(&["call", "_", "ask", "--stdio", &demo_command("modern"), "--json"]).await;
+        let key = if demo.era == "modern" {
+            "name"
+        } else {
+            "elicitation"
+        };
+        for ended in [&text, &other] {
+            assert_eq!(
+                (ended.exit, ended.errors(), ended.stdout.as_str()),
+                (7, 1, ""),
+                "{demo:?}: {ended:?}"
+            );
+            for shown in [
+                "server `_`",
+                "What is your name?",
+                &format!("--answer '{key}={{\"name\": …}}'"),
+            ] {
+                assert!(
+                    ended.stderr.contains(shown),
+                    "{demo:?}: `{shown}` is missing in: {ended:?}"
+                );
+            }
+        }
+        let error = json.error_as_json(7);
+        assert_eq!(
+            (&error["kind"], &error["server"], &error["delivery"]),
+            (&json!("input_required"), &json!("_"), &json!("answered")),
+            "{demo:?}"
+        );
+    }
+}
 
-    assert_eq!(asked.error_as_json(7)["kind"], "input_required");
-    assert_eq!(asked_by_demo.error_as_json(7)["kind"], "input_required");
+#[tokio::test]
+async fn all_that_was_asked_and_not_given_is_named_at_once() {
+    let page = json!({"method": "elicitation/create", "params": {"mode": "url", "message": "Sign in",
+        "url": "https://example.com/sign?in=1"}});
+    let server = asking(json!({"page": page, "who": form(), "why": form()})).await;
+    let target = ["--url", &server.url(), "--answer", r#"who={"name": "Ada"}"#];
+
+    let asked = run(&[&["call", "_", "ask"], &target[..]].concat()).await;
+
+    assert_eq!(asked.exit, 7, "{asked:?}");
+    for shown in [
+        "https://example.com/sign?in=1",
+        r#"'page={"action": "accept"}'"#,
+        r#"'why={"name": …}'"#,
+    ] {
+        assert!(asked.stderr.contains(shown), "`{shown}` is missing in: {asked:?}");
+    }
+    assert!(!asked.stderr.contains("'who="), "{asked:?}");
+    assert_eq!(
+        tool_calls(&server).len(),
+        1,
+        "nothing is sent without all answers"
+    );
+}
+
+#[tokio::test]
+async fn questions_are_answered_by_key_by_kind_and_by_star() {
+    let table = [
+        ("elicitation", json!({"name": "Ada"}), "hello Ada\n"),
+        ("*", json!({"name": "Ada"}), "hello Ada\n"),
+        (
+            "*",
+            json!({"action": "accept", "content": {"name": "Ada"}}),
+            "hello Ada\n",
+        ),
+        ("elicitation", json!({"action": "decline"}), "declined\n"),
+        ("*", json!({"action": "cancel"}), "cancelled\n"),
+    ];
+    for demo in demos().await {
+        for (key, answer, expected) in &table {
+            let answer = format!("{key}={answer}");
+            let ended = demo.run(&["call", "_", "ask", "--answer", &answer]).await;
+            assert_eq!(ended.done(), *expected, "{demo:?} {answer}");
+        }
+    }
+    for demo in demos().await.iter().filter(|demo| demo.era == "modern") {
+        let answers = [
+            "--answer",
+            r#"name={"name": "Ada"}"#,
+            "--answer",
+            r#"*={"name": "Star"}"#,
+        ];
+        let ended = demo.run(&[&["call", "_", "ask"], &answers[..]].concat()).await;
+        assert_eq!(ended.done(), "hello Ada\n", "{demo:?}: the nearest key answers");
+    }
+}
+
+// MRTR-01, MRTR-12
+#[tokio::test]
+async fn answers_go_back_under_their_keys_with_the_state_of_the_server() {
+    let sample = json!({"method": "sampling/createMessage", "params": {"maxTokens": 9,
+        "messages": [{"role": "user", "content": {"type": "text", "text": "?"}}]}});
+    let server = asking(json!({"model": sample, "places": {"method": "roots/list"}, "who": form()})).await;
+    let said = json!({"role": "assistant", "model": "m", "content": {"type": "text", "text": "!"}});
+    let roots = json!({"roots": [{"uri": "file:///a"}]});
+
+    let ended = run(&[
+        "call",
+        "_",
+        "ask",
+        "--url",
+        &server.url(),
+        "--answer",
+        &format!("sampling={said}"),
+        "--answer",
+        &format!("roots={roots}"),
+        "--answer",
+        r#"who={"name": "Ada"}"#,
+    ])
+    .await;
+
+    assert_eq!(ended.done(), "done\n");
+    let calls = tool_calls(&server);
+    let declared = &calls[0]["_meta"]["io.modelcontextprotocol/clientCapabilities"];
+    for kind in ["elicitation", "sampling", "roots"] {
+        assert!(declared[kind].is_object(), "`{kind}` is missing in: {declared}");
+    }
+    assert_eq!(calls[1]["requestState"], "s");
+    assert_eq!(
+        calls[1]["inputResponses"],
+        json!({"model": said, "places": roots, "who": {"action": "accept", "content": {"name": "Ada"}}})
+    );
+}
+
+#[tokio::test]
+async fn requests_of_a_legacy_server_are_answered_like_questions_in_results() {
+    let said = json!({"role": "assistant", "model": "m", "content": {"type": "text", "text": "!"}});
+    let roots = json!({"roots": [{"uri": "file:///a"}]});
+    let message = json!({"role": "user", "content": {"type": "text", "text": "?"}});
+    let script = Script::legacy("2025-11-25")
+        .expect("tools/call")
+        .request(
+            "s",
+            "sampling/createMessage",
+            json!({"maxTokens": 9, "messages": [message]}),
+        )
+        .expect_answer("s")
+        .request("r", "roots/list", json!({}))
+        .expect_answer("r")
+        .answer(json!({"content": [{"type": "text", "text": "done"}]}));
+    let (server, folder) = (StdioScript::new(&script).unwrap(), Folder::new());
+    let config = configured("script", &server, &folder);
+
+    let ended = run(&[
+        "call",
+        "script",
+        "ask",
+        "--config",
+        &config,
+        "--answer",
+        &format!("sampling={said}"),
+        "--answer",
+        &format!("roots={roots}"),
+    ])
+    .await;
+
+    assert_eq!(ended.done(), "done\n");
+    let heard = server.transcript().unwrap();
+    let answers: Vec<&Value> = heard.iter().map(|message| &message["result"]).collect();
+    assert!(answers.contains(&&said) && answers.contains(&&roots), "{heard:?}");
+}
+
+// ELI-18
+#[tokio::test]
+async fn call_is_made_again_once_the_pages_it_needs_were_visited() {
+    let page =
+        json!({"mode": "url", "message": "Sign in", "url": "https://example.com/", "elicitationId": "1"});
+    let script = Script::legacy("2025-11-25")
+        .expect("tools/call")
+        .error_with_data(
+            -32042,
+            "URL elicitation required",
+            json!({"elicitations": [page]}),
+        )
+        .expect("tools/call")
+        .answer(json!({"content": [{"type": "text", "text": "done"}]}));
+    for (answers, exit) in [(&["--answer", r#"*={"action": "accept"}"#][..], 0), (&[], 7)] {
+        let (server, folder) = (StdioScript::new(&script).unwrap(), Folder::new());
+        let config = configured("script", &server, &folder);
+
+        let ended = run(&[&["call", "script", "ask", "--config", &config], answers].concat()).await;
+
+        assert_eq!(ended.exit, exit, "{ended:?}");
+        assert!(ended.stderr.contains("https://example.com/"), "{ended:?}");
+    }
+}
+
+// SMP-01, ROOT-01
+#[tokio::test]
+async fn what_cannot_be_answered_is_not_declared() {
+    let server = asking(json!({"who": form()})).await;
+
+    let ended = run(&[
+        "call",
+        "_",
+        "ask",
+        "--url",
+        &server.url(),
+        "--answer",
+        r#"elicitation={"name": "Ada"}"#,
+    ])
+    .await;
+
+    assert_eq!(ended.done(), "done\n");
+    let declared = &tool_calls(&server)[0]["_meta"]["io.modelcontextprotocol/clientCapabilities"];
+    assert!(declared["elicitation"].is_object(), "{declared}");
+    assert!(
+        declared["sampling"].is_null() && declared["roots"].is_null(),
+        "{declared}"
+    );
+}
+
+// ELI-06
+#[tokio::test]
+async fn answers_that_do_not_fit_are_a_usage_error_and_are_not_shown() {
+    for demo in demos().await {
+        for answer in [
+            r#"elicitation={"name": 5}"#,
+            r#"elicitation={"nom": "s3cret"}"#,
+            r#"elicitation={"action": "s3cret"}"#,
+            r#"*={"action": "accept"}"#,
+        ] {
+            let ended = demo
+                .run(&["call", "_", "ask", "--json", "--answer", answer])
+                .await;
+
+            let error = ended.error_as_json(2);
+            assert_eq!(
+                (&error["kind"], &error["method"]),
+                (&json!("answer"), &json!("tools/call")),
+                "{demo:?} {answer}"
+            );
+            assert!(!ended.stderr.contains("s3cret"), "{demo:?}: {ended:?}");
+        }
+        for answer in [
+            "elicitation",
+            "elicitation=Ada",
+            r#"elicitation="Ada""#,
+            "={}",
+            "*=[]",
+        ] {
+            let ended = demo
+                .run(&["call", "_", "ask", "--json", "--answer", answer])
+                .await;
+            let error = ended.error_as_json(2);
+            assert_eq!(error["kind"], "usage", "{demo:?} {answer}");
+        }
+    }
+}
+
+// ELI-08, ELI-15
+#[tokio::test]
+async fn a_page_is_agreed_to_by_an_action_alone_and_only_if_it_is_one_of_the_web() {
+    let page = |url: &str| {
+        json!({"page": {"method": "elicitation/create",
+            "params": {"mode": "url", "message": "Sign in", "url": url}}})
+    };
+    let table = [
+        (
+            "https://example.com/",
+            r#"page={"action": "accept"}"#,
+            0,
+            "accept",
+        ),
+        ("https://example.com/", r#"*={"action": "decline"}"#, 0, "decline"),
+        ("https://example.com/", r#"*={"name": "Ada"}"#, 2, ""),
+        ("file:///etc/passwd", r#"page={"action": "accept"}"#, 0, "cancel"),
+    ];
+    for (url, answer, exit, action) in table {
+        let server = asking(page(url)).await;
+
+        let ended = run(&["call", "_", "ask", "--url", &server.url(), "--answer", answer]).await;
+
+        assert_eq!(ended.exit, exit, "{url} {answer}: {ended:?}");
+        let calls = tool_calls(&server);
+        assert_eq!(
+            ended
+                .stderr
+                .contains("wants this page visited: https://example.com/"),
+            action == "accept",
+            "{url} {answer}: {ended:?}"
+        );
+        if exit == 0 {
+            assert_eq!(
+                calls[1]["inputResponses"]["page"],
+                json!({ "action": action }),
+                "{url} {answer}"
+            );
+        } else {
+            assert_eq!(calls.len(), 1, "{url} {answer}");
+        }
+    }
+}
+
+// PROG-01
+#[tokio::test]
+async fn progress_is_a_line_each_on_stderr_and_stdout_stays_the_result() {
+    let lines = "progress: 1/3 step 1 of 3\nprogress: 2/3 step 2 of 3\nprogress: 3/3 step 3 of 3\n";
+    for demo in demos().await {
+        let slow = ["call", "_", "slow", "steps=3", "delay_ms=20"];
+        let shown = demo.run(&[&slow[..], &["--progress"]].concat()).await;
+        let json = demo.run(&[&slow[..], &["--progress", "--json"]].concat()).await;
+        let silent = demo.run(&slow).await;
+
+        assert_eq!(
+            (shown.exit, shown.stdout.as_str(), shown.stderr.as_str()),
+            (0, "done\n", lines),
+            "{demo:?}"
+        );
+        let result: Value = serde_json::from_str(&json.stdout).unwrap();
+        assert_eq!(
+            (&result["content"][0]["text"], json.stderr.as_str()),
+            (&json!("done"), lines),
+            "{demo:?}"
+        );
+        assert_eq!(silent.done(), "done\n", "{demo:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_whole_call_has_a_limit_of_its_own() {
+    for demo in demos().await {
+        let start = Instant::now();
+        let late = demo
+            .run(&[
+                "call",
+                "_",
+                "slow",
+                "delay_ms=60000",
+                "--max-total",
+                "1s",
+                "--json",
+            ])
+            .await;
+
+        let error = late.error_as_json(5);
+        assert_eq!(error["kind"], "timeout", "{demo:?}");
+        assert!(
+            error["message"].as_str().unwrap().contains("max_total"),
+            "{demo:?}: {error}"
+        );
+        assert!(start.elapsed() < secs(8), "{demo:?}: {:?}", start.elapsed());
+    }
+}
+
+#[tokio::test]
+async fn bench_prints_one_line_of_figures() {
+    for demo in demos().await {
+        for (mode, rt) in [
+            ("seq", "multi"),
+            ("seq", "current"),
+            ("conc", "multi"),
+            ("conc", "current"),
+        ] {
+            let transport = demo.target[0]
+                .replace("--url", "http")
+                .replace("--stdio", "stdio");
+            let target = demo.target[0].replace("--stdio", "--server");
+            let args = format!(
+                "bench --transport {transport} --era {} --mode {mode} --rt {rt} --n 50 --warmup 5 --concurrency 8",
+                demo.era
+            );
+            let args: Vec<&str> = args
+                .split(' ')
+                .chain([target.as_str(), &demo.target[1]])
+                .collect();
+
+            let ended = run(&args).await;
+
+            let figures: Value = serde_json::from_str(ended.done()).unwrap();
+            assert_eq!(
+                (&figures["driver"], &figures["errors"], &figures["era"]),
+                (&json!("callboard"), &json!(0), &json!(demo.era)),
+                "{demo:?} {mode} {rt}: {figures}"
+            );
+            for figure in [
+                "calls_per_s",
+                "p50_us",
+                "p99_us",
+                "cpu_s",
+                "cpu_us_per_call",
+                "peak_rss_kb",
+            ] {
+                assert!(
+                    figures[figure].as_f64().is_some_and(|figure| figure > 0.0),
+                    "{figure}: {figures}"
+                );
+            }
+            assert!(figures["failure"].is_null(), "{figures}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn bench_that_cannot_be_run_says_why_in_its_line() {
+    let demo = demo_command("modern");
+    let url = refusing_url();
+    let table: [(&[&str], &str); 4] = [
+        (&["--mode", "loss", "--server", &demo], "no mode `loss`"),
+        (&["--transport", "stdio"], "--server"),
+        (&["--url", &url], "not ready"),
+        (&["--server", &demo, "--payload", "10"], "calls to warm up failed"),
+    ];
+    for (args, reason) in table {
+        let ended = run(&[&["bench", "--n", "5", "--warmup", "2"], args].concat()).await;
+
+        assert_eq!(ended.exit, 1, "{args:?}: {ended:?}");
+        let line: Value = serde_json::from_str(&ended.stdout).unwrap();
+        assert!(line["failure"].as_str().unwrap().contains(reason), "{line}");
+    }
 }
 
 // CAN-01
@@ -558,13 +966,7 @@ async fn interrupt_cancels_the_call_and_leaves_no_child() {
     ];
     for (row, script, signal, exit) in table {
         let (server, folder) = (StdioScript::new(&script).unwrap(), Folder::new());
-        let env: Value = server
-            .env()
-            .into_iter()
-            .map(|(key, value)| (key, value.into_string().unwrap()))
-            .collect();
-        let entry = json!({"command": server.program().to_str().unwrap(), "env": env});
-        let config = folder.file("mcp.json", &json!({"mcpServers": {"slow": entry}}).to_string());
+        let config = configured("slow", &server, &folder);
         let heard = |method: &str| {
             let transcript = server.transcript();
             transcript.is_ok_and(|all| all.iter().any(|message| message["method"] == method))
@@ -617,8 +1019,11 @@ async fn interrupt_closes_the_response_of_a_modern_call_over_http() {
 
 #[tokio::test]
 async fn no_server_is_left_whichever_way_it_ends() {
-    let table: [(&[&str], i32); 5] = [
+    let table: [(&[&str], i32); 8] = [
         (&["ls", "_"], 0),
+        (&["call", "_", "ask"], 7),
+        (&["call", "_", "ask", "--answer", "*={}"], 2),
+        (&["bench", "--n", "5"], 0),
         (&["call", "_", "frobnicate"], 4),
         (&["call", "_", "slow", "delay_ms=60000", "--timeout", "1s"], 5),
         (&["call", "_", "crash"], 3),
@@ -711,6 +1116,40 @@ async fn demos() -> Vec<Demo> {
         });
     }
     demos
+}
+
+/// A modern server whose tool asks for these inputs first, and is `done` with them.
+async fn asking(inputs: Value) -> HttpScript {
+    let asks = json!({"resultType": "input_required", "inputRequests": inputs, "requestState": "s"});
+    let done = results::complete(json!({"content": [{"type": "text", "text": "done"}]}));
+    let router = Router::modern()
+        .on("tools/call", HttpStep::json(asks))
+        .on("tools/call", HttpStep::json(done));
+    HttpScript::start(router).await.unwrap()
+}
+
+/// A configuration whose one server plays a script, and its path.
+fn configured(name: &str, server: &StdioScript, folder: &Folder) -> String {
+    let env: Value = server
+        .env()
+        .into_iter()
+        .map(|(key, value)| (key, value.into_string().unwrap()))
+        .collect();
+    let entry = json!({"command": server.program().to_str().unwrap(), "env": env});
+    folder.file("mcp.json", &json!({"mcpServers": {name: entry}}).to_string())
+}
+
+/// An input request for a name.
+fn form() -> Value {
+    json!({"method": "elicitation/create", "params": {"mode": "form", "message": "Who?",
+        "requestedSchema": {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}}})
+}
+
+/// The params of all calls of tools that a server has got.
+fn tool_calls(server: &HttpScript) -> Vec<Value> {
+    let requests = server.requests();
+    let calls = requests.iter().filter(|request| request.name() == "tools/call");
+    calls.map(|request| request.body["params"].clone()).collect()
 }
 
 fn demo_command(era: &str) -> String {
