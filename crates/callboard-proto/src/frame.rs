@@ -355,13 +355,8 @@ impl Envelope {
         if self.duplicate {
             return Err(Junk::Duplicate);
         }
-        if self
-            .jsonrpc
-            .as_ref()
-            .and_then(|span| text(&bytes[span.clone()]))
-            .as_deref()
-            != Some("2.0")
-        {
+        let version = self.jsonrpc.as_ref().map(|span| &bytes[span.clone()]);
+        if version != Some(b"\"2.0\"") && version.and_then(text).as_deref() != Some("2.0") {
             return Err(Junk::NotJsonRpc);
         }
         let null_id = self
@@ -512,6 +507,13 @@ fn text(json: &[u8]) -> Option<Cow<'_, str>> {
 
 /// A JSON number's value, if that is an integer; `1.0` and `1e2` are.
 fn integer(json: &[u8]) -> Option<i64> {
+    // Up to 18 digits fit, and nearly all ids are such.
+    if json.len() <= 18 && json.iter().all(u8::is_ascii_digit) {
+        return Some(
+            json.iter()
+                .fold(0, |number, digit| number * 10 + i64::from(digit - b'0')),
+        );
+    }
     let number = std::str::from_utf8(json).ok()?;
     if let Ok(integer) = number.parse() {
         return Some(integer);
@@ -534,6 +536,9 @@ fn result_type(json: Option<&[u8]>) -> ResultType {
     let Some(json) = json else {
         return ResultType::Absent;
     };
+    if json == b"\"complete\"" {
+        return ResultType::Complete;
+    }
     match text(json).unwrap_or_else(|| String::from_utf8_lossy(json)) {
         text if text == "complete" => ResultType::Complete,
         text if text == "input_required" => ResultType::InputRequired,
