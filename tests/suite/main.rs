@@ -4,8 +4,13 @@
 
 mod calls;
 mod cli;
+mod deadlines;
 mod faults_http;
 mod faults_stdio;
+mod handlers;
 mod leaks;
+mod mrtr;
 mod opening;
+mod progress;
+mod secrets;
 mod support;

@@ -1,30 +1,64 @@
 //! Starts the real things that tests talk to, and ends them with the test.
 
 use bytes::Bytes;
-use callboard::{Client, Hub, ServerConfig, memory};
-use callboard_testkit::{HttpScript, Router, Script, StdioScript, Transcript};
+use callboard::{Client, Era, Hub, ServerConfig, memory};
+use callboard_testkit::{HttpScript, HttpStep, Router, Script, StdioScript, Transcript, results};
+use serde_json::{Value, json};
 use std::error::Error;
 use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 /// A hub whose one server `mem` plays `script` on each connection.
 pub(crate) fn in_memory(script: Script) -> (ServerConfig, JoinHandle<Vec<Transcript>>) {
+    let (config, _, task) = play_in_memory(script);
+    (config, task)
+}
+
+/// The same server, and what it has read until now.
+pub(crate) fn recorded(script: Script) -> (ServerConfig, Received) {
+    let (config, received, _) = play_in_memory(script);
+    (config, received)
+}
+
+/// The messages that a server in memory has read, in order.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Received(Arc<Mutex<Vec<Value>>>);
+
+impl Received {
+    pub(crate) fn all(&self) -> Vec<Value> {
+        self.0.lock().unwrap().clone()
+    }
+
+    fn note(&self, message: &[u8]) {
+        let message = serde_json::from_slice(message).unwrap();
+        self.0.lock().unwrap().push(message);
+    }
+}
+
+fn play_in_memory(script: Script) -> (ServerConfig, Received, JoinHandle<Vec<Transcript>>) {
     let (connector, mut listener) = memory::listen();
+    let received = Received::default();
+    let noted = received.clone();
     let task = tokio::spawn(async move {
         let mut transcripts = Vec::new();
         while let Some(peer) = listener.accept().await {
-            if let Ok(transcript) = play(script.clone(), peer).await {
+            if let Ok(transcript) = play(script.clone(), peer, &noted).await {
                 transcripts.push(transcript);
             }
         }
         transcripts
     });
-    (ServerConfig::memory("mem", connector), task)
+    (ServerConfig::memory("mem", connector), received, task)
 }
 
-async fn play(script: Script, mut peer: memory::Peer) -> Result<Transcript, callboard_testkit::ScriptError> {
+async fn play(
+    script: Script,
+    mut peer: memory::Peer,
+    received: &Received,
+) -> Result<Transcript, callboard_testkit::ScriptError> {
     let (to_script, incoming) = mpsc::channel::<Bytes>(64);
     let (outgoing, mut from_script) = mpsc::channel::<Bytes>(64);
     let run = callboard_testkit::run(script, incoming, outgoing);
@@ -35,7 +69,10 @@ async fn play(script: Script, mut peer: memory::Peer) -> Result<Transcript, call
         loop {
             tokio::select! {
                 message = peer.recv(), if held.is_none() && to_script.is_some() => match message {
-                    Some(message) => held = Some(message),
+                    Some(message) => {
+                        received.note(&message);
+                        held = Some(message);
+                    }
                     None => to_script = None,
                 },
                 permit = reserve(to_script.clone()), if held.is_some() => match (permit, held.take()) {
@@ -57,6 +94,217 @@ async fn play(script: Script, mut peer: memory::Peer) -> Result<Transcript, call
 
 async fn reserve(sender: Option<mpsc::Sender<Bytes>>) -> Option<mpsc::OwnedPermit<Bytes>> {
     sender?.reserve_owned().await.ok()
+}
+
+/// A server `mem` in memory that the test plays itself: see [`Wire::open`].
+pub(crate) fn by_hand() -> (ServerConfig, memory::Listener) {
+    let (connector, listener) = memory::listen();
+    (ServerConfig::memory("mem", connector), listener)
+}
+
+/// The server's end of a connection in memory, in the hands of a test.
+#[derive(Debug)]
+pub(crate) struct Wire {
+    peer: memory::Peer,
+}
+
+impl Wire {
+    /// Takes the next connection and opens it as a server of this era does.
+    pub(crate) async fn open(listener: &mut memory::Listener, era: Era) -> Self {
+        let peer = listener.accept().await.unwrap();
+        let mut wire = Self { peer };
+        let probe = wire.expect("server/discover").await;
+        match era {
+            Era::Modern => wire.answer(&probe, results::discover()).await,
+            Era::Legacy => {
+                wire.error(&probe, -32601, json!({})).await;
+                let request = wire.expect("initialize").await;
+                wire.answer(&request, results::initialize("2025-11-25")).await;
+                wire.expect("notifications/initialized").await;
+            }
+        }
+        wire
+    }
+
+    /// The next message; `None` once the client is gone.
+    pub(crate) async fn next(&mut self) -> Option<Value> {
+        let message = self.peer.recv().await?;
+        Some(serde_json::from_slice(&message).unwrap())
+    }
+
+    /// The next message, as text. Waits 10 s: not for a paused clock.
+    #[track_caller]
+    pub(crate) fn soon(&mut self) -> impl Future<Output = String> {
+        let at = std::panic::Location::caller();
+        async move {
+            let message = tokio::time::timeout(secs(10), self.peer.recv()).await;
+            let message = message.unwrap_or_else(|_| panic!("{at}: no message comes"));
+            let message = message.unwrap_or_else(|| panic!("{at}: the client is gone"));
+            String::from_utf8(message.to_vec()).unwrap()
+        }
+    }
+
+    /// The next message, which must be of this method. Waits 10 s: not for a paused clock.
+    #[track_caller]
+    pub(crate) fn expect(&mut self, method: &str) -> impl Future<Output = Value> {
+        let (at, message) = (std::panic::Location::caller(), self.soon());
+        async move {
+            let message: Value = serde_json::from_str(&message.await).unwrap();
+            assert_eq!(message["method"], method, "{at}: {message}");
+            message
+        }
+    }
+
+    /// The next message, which must be the answer to the server's own request of this id.
+    #[track_caller]
+    pub(crate) fn expect_answer(&mut self, id: impl Into<Value>) -> impl Future<Output = Value> {
+        let (at, message, id) = (std::panic::Location::caller(), self.soon(), id.into());
+        async move {
+            let message: Value = serde_json::from_str(&message.await).unwrap();
+            assert_eq!(
+                (message.get("method"), &message["id"]),
+                (None, &id),
+                "{at}: {message}"
+            );
+            message
+        }
+    }
+
+    /// Checks that nothing has been sent that was not taken, by a call that comes next.
+    pub(crate) async fn is_next(&mut self, client: &Client) {
+        let (answer, ()) = tokio::join!(client.call_tool("marker", json!({})).timeout(secs(10)), async {
+            let request = self.expect("tools/call").await;
+            assert_eq!(request["params"]["name"], "marker", "{request}");
+            self.answer(&request, results::text("here")).await;
+        });
+        assert_eq!(answer.unwrap().text(), "here");
+    }
+
+    pub(crate) async fn answer(&self, request: &Value, result: Value) {
+        self.send(&json!({"jsonrpc": "2.0", "id": request["id"], "result": result}))
+            .await;
+    }
+
+    /// Answers with an error of this code and data.
+    pub(crate) async fn error(&self, request: &Value, code: i64, data: Value) {
+        let error = json!({"code": code, "message": "refused", "data": data});
+        self.send(&json!({"jsonrpc": "2.0", "id": request["id"], "error": error}))
+            .await;
+    }
+
+    /// Sends a request of the server's own.
+    pub(crate) async fn ask(&self, id: impl Into<Value>, method: &str, params: Value) {
+        let id: Value = id.into();
+        self.send(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}))
+            .await;
+    }
+
+    pub(crate) async fn notify(&self, method: &str, params: Value) {
+        self.send(&json!({"jsonrpc": "2.0", "method": method, "params": params}))
+            .await;
+    }
+
+    /// Sends progress under this token.
+    pub(crate) async fn progress(&self, token: &Value, progress: f64) {
+        let params = json!({"progressToken": token, "progress": progress});
+        self.notify("notifications/progress", params).await;
+    }
+
+    pub(crate) async fn send(&self, message: &Value) {
+        self.raw(message.to_string()).await;
+    }
+
+    /// Shuts the hub down; this server goes when it is told to, as a good one does.
+    pub(crate) async fn end(mut self, hub: Hub) {
+        let goes = async move { while self.next().await.is_some() {} };
+        tokio::join!(end(hub, &[]), goes);
+    }
+
+    /// Sends a message as it is; that the client is gone is not minded.
+    pub(crate) async fn raw(&self, text: impl Into<Bytes>) {
+        let _ = self.peer.send(text.into()).await;
+    }
+}
+
+/// A server behind one of the three transports, and what it has read.
+pub(crate) enum Server {
+    Memory(Received),
+    Stdio(StdioScript),
+    Http(HttpScript),
+}
+
+impl Server {
+    pub(crate) fn received(&self) -> Vec<Value> {
+        match self {
+            Self::Memory(received) => received.all(),
+            Self::Stdio(server) => server.transcript().unwrap(),
+            Self::Http(server) => {
+                let requests = server.requests().into_iter();
+                requests.map(|request| request.body).collect()
+            }
+        }
+    }
+
+    /// What it has read of this method.
+    pub(crate) fn requests(&self, method: &str) -> Vec<Value> {
+        let mut received = self.received();
+        received.retain(|message| message["method"] == method);
+        received
+    }
+
+    /// The answer to its own request of this id.
+    pub(crate) fn answer_to(&self, id: &str) -> Option<Value> {
+        let received = self.received().into_iter();
+        let mut answers = received.filter(|message| message.get("method").is_none() && message["id"] == id);
+        answers.next()
+    }
+}
+
+/// The same modern server in memory, over stdio and over HTTP: answers the calls of tools with `results`, in order.
+pub(crate) async fn everywhere(results: &[Value]) -> [(ServerConfig, Server); 3] {
+    let script = results.iter().fold(Script::modern(), |script, result| {
+        script.expect("tools/call").answer(result.clone())
+    });
+    let router = results.iter().fold(Router::modern(), |router, result| {
+        router.on("tools/call", HttpStep::json(result.clone()))
+    });
+    let (mem, received) = recorded(script.clone());
+    let (stdio, process) = processes("stdio", &[script]);
+    let (http, listener) = http("http", router).await;
+    [
+        (mem, Server::Memory(received)),
+        (stdio, Server::Stdio(process)),
+        (http, Server::Http(listener)),
+    ]
+}
+
+/// An interim result that asks for these inputs, with this request state.
+pub(crate) fn interim(inputs: impl Into<Option<Value>>, state: impl Into<Option<Value>>) -> Value {
+    let mut result = json!({"resultType": "input_required"});
+    if let Some(inputs) = inputs.into() {
+        result["inputRequests"] = inputs;
+    }
+    if let Some(state) = state.into() {
+        result["requestState"] = state;
+    }
+    result
+}
+
+/// The params of an elicitation that asks for a string `name`.
+pub(crate) fn form(message: &str) -> Value {
+    let schema = json!({"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]});
+    json!({"mode": "form", "message": message, "requestedSchema": schema})
+}
+
+/// The params of a sampling request.
+pub(crate) fn sampling() -> Value {
+    let message = json!({"role": "user", "content": {"type": "text", "text": "how?"}});
+    json!({"messages": [message], "maxTokens": 10})
+}
+
+/// An input request of a round.
+pub(crate) fn input(method: &str, params: Value) -> Value {
+    json!({"method": method, "params": params})
 }
 
 /// A started hub with this one server, and a client of it.

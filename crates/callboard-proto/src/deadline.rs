@@ -112,6 +112,12 @@ impl Deadline {
         }
     }
 
+    /// Whether it stands still.
+    #[must_use]
+    pub fn is_paused(&self) -> bool {
+        matches!(self.state, State::Paused { .. })
+    }
+
     /// When [`Deadline::passed`] may first say something.
     #[must_use]
     pub fn due(&self) -> Instant {

@@ -137,7 +137,9 @@ pub enum At {
     Waiting,
     /// Its request is on the wire.
     OnWire,
-    /// The host answers something for it.
+    /// Its request is on the wire, and the host answers something that the server wants for it.
+    Paused,
+    /// The host answers something for it between two rounds.
     Asking,
 }
 
@@ -353,6 +355,7 @@ impl Exchange {
         };
         let at = match self.state {
             State::Waiting => At::Waiting,
+            State::OnWire if self.deadline.is_paused() => At::Paused,
             State::OnWire => At::OnWire,
             State::Asking => At::Asking,
             State::Settled => return,

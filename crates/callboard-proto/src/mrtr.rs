@@ -49,7 +49,7 @@ impl Default for Caps {
 #[non_exhaustive]
 pub enum Cap {
     /// [`Caps::requests`].
-    #[error("{0} requests have been sent for this call and the server asks again; raise `max_rounds`")]
+    #[error("{0} requests have been sent for this call and the server still asks for input")]
     Requests(u32),
     /// [`Caps::inputs`].
     #[error("the server asks for more than {0} inputs at once")]

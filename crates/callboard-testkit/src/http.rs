@@ -107,6 +107,8 @@ async fn accept(listener: TcpListener, router: Router, log: Arc<Log>) {
             accepted = listener.accept() => {
                 // A client that is gone before it was accepted costs nobody else anything.
                 if let Ok((stream, _)) = accepted {
+                    // Head and body are written one after the other: else the body waits for an acknowledgement.
+                    let _ = stream.set_nodelay(true);
                     let number = log.connection();
                     let connection = Connection::new(stream, number, Arc::clone(&router), Arc::clone(&log));
                     connections.spawn(connection.run());

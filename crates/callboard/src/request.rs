@@ -520,14 +520,14 @@ impl Inner {
                 let stage = match at {
                     At::Waiting => self.stage.get(),
                     At::OnWire => Stage::Answer,
-                    At::Asking => Stage::Host,
+                    At::Paused | At::Asking => Stage::Host,
                 };
                 let delivery = match at {
-                    At::OnWire if self.cell.is_written() => Delivery::Unknown,
+                    At::OnWire | At::Paused if self.cell.is_written() => Delivery::Unknown,
                     // Between rounds the server has answered and holds nothing.
                     At::Asking => Delivery::Answered,
                     At::Waiting if self.exchange.sent() > 0 => Delivery::Answered,
-                    At::Waiting | At::OnWire => Delivery::NotSent,
+                    At::Waiting | At::OnWire | At::Paused => Delivery::NotSent,
                 };
                 let failure = Failure::new(CallErrorKind::Timeout { which, after, stage }, delivery);
                 if stage == Stage::Connecting {
