@@ -48,6 +48,9 @@ type OnProgress<'a> = Box<dyn FnMut(Progress) + Send + 'a>;
 
 /// A call in preparation: set options, then `.await` it. Made by the verbs of [`Client`].
 ///
+/// Any number may be under way at once: `tokio::join!` awaits several, and [`Call::start`] gives a future of its own
+/// that can be spawned, kept and cancelled.
+///
 /// A tool's result with `isError` is a result, not an error: it is feedback for the model.
 #[must_use = "a call does nothing until it is awaited"]
 pub struct Call<'a, T> {
@@ -143,7 +146,8 @@ impl<'a, T> Call<'a, T> {
     }
 
     /// Calls `callback` with each progress, inside the caller's own future, before the answer. Of what it is too slow
-    /// for, the newest is kept.
+    /// for, the newest is kept. For a call that is awaited; one that is started is asked by
+    /// [`Running::next_progress`].
     pub fn on_progress(mut self, callback: impl FnMut(Progress) + Send + 'a) -> Self {
         self.prepared.on_progress = Some(Box::new(callback));
         self
@@ -243,7 +247,11 @@ impl<'a, T> Call<'a, T> {
             .options
             .progress_buffer
             .get_or_insert(PROGRESS_BUFFER);
-        self.prepared.on_progress = None;
+        if self.prepared.on_progress.take().is_some() {
+            let reason =
+                "`on_progress` is for calls that are awaited; with `start` use `Running::next_progress`";
+            self.prepared.params = Err(reason.to_owned());
+        }
         let (client, method) = (self.prepared.client.clone(), self.prepared.method.clone());
         let manual = self.prepared.options.manual.clone();
         Running::new(client, method, manual, self.prepared.launch(false), self.decode)

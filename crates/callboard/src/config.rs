@@ -50,8 +50,8 @@ impl fmt::Display for ServerName {
 
 /// One server: its name, how to reach it, its limits.
 ///
-/// The constructors take what is required; the rest has defaults. Nothing is checked before the server is
-/// added to a hub.
+/// The constructors take what is required; the rest has defaults. But for the URL, nothing is checked before the
+/// server is added to a hub.
 ///
 /// ```
 /// use callboard::ServerConfig;
@@ -169,7 +169,9 @@ impl ServerConfig {
         Self::new(name.into(), Transport::Memory(connector))
     }
 
-    /// Every server of an `mcpServers` file, as other hosts write it.
+    /// Every server of an `mcpServers` file, as other hosts write it: `command`, `args`, `env` and `cwd`, or `url` and
+    /// `headers`, and `type` (`stdio`, `http`). A server with `"disabled": true` is left out; other members are
+    /// ignored, and `${…}` is not expanded.
     ///
     /// # Errors
     ///

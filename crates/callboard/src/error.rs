@@ -24,14 +24,13 @@ struct Parts {
     method: Method,
     kind: CallErrorKind,
     delivery: Delivery,
-    source: Option<Box<dyn Error + Send + Sync>>,
     pending: Option<PendingInput>,
 }
 
 /// How far a call came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Delivery {
-    /// The server has not run it; safe to repeat.
+    /// The server has not run it: it never left, or was refused before it was run. Safe to repeat.
     NotSent,
     /// It was written and no answer came: it may have run.
     Unknown,
@@ -56,7 +55,7 @@ pub enum CallErrorKind {
         waiting: usize,
     },
     /// A limit of the call passed; a server that had it has been told to stop.
-    #[error("no answer within {after:?}, {stage}; raise the call's `{which}` or look at the server's log")]
+    #[error("no answer within {after:?}, {stage}{}", advice(*.stage, *.which, .reason.as_deref()))]
     Timeout {
         /// The limit that passed.
         which: Limit,
@@ -64,6 +63,8 @@ pub enum CallErrorKind {
         after: Duration,
         /// Where the call was.
         stage: Stage,
+        /// While it waited for the connection: the state of the server, and what led to it.
+        reason: Option<String>,
     },
     /// The connection ended before an answer came.
     #[error("the connection went down, {reason}")]
@@ -100,7 +101,8 @@ pub enum CallErrorKind {
         /// Why.
         cause: HandlerError,
     },
-    /// There is no such operation in the era of the connection, or the server does not offer it; nothing was sent.
+    /// There is no such operation in the era of the connection, or, for the log level, the server does not offer it;
+    /// nothing was sent.
     #[error("this server does not offer {op} in the era that it speaks")]
     Unsupported {
         /// The operation.
@@ -161,18 +163,13 @@ pub enum Stage {
 
 impl CallError {
     pub(crate) fn new(server: &ServerName, method: &Method, failure: Failure) -> Self {
-        let Failure {
-            kind,
-            delivery,
-            source,
-        } = failure;
+        let Failure { kind, delivery } = failure;
         let (server, method) = (server.clone(), method.clone());
         Self(Box::new(Parts {
             server,
             method,
             kind,
             delivery,
-            source,
             pending: None,
         }))
     }
@@ -233,7 +230,6 @@ impl fmt::Debug for CallError {
             method,
             kind,
             delivery,
-            source,
             ..
         } = &*self.0;
         f.debug_struct("CallError")
@@ -241,19 +237,11 @@ impl fmt::Debug for CallError {
             .field("method", method)
             .field("kind", kind)
             .field("delivery", delivery)
-            .field("source", source)
             .finish_non_exhaustive()
     }
 }
 
-impl Error for CallError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        self.0
-            .source
-            .as_ref()
-            .map(|source| &**source as &(dyn Error + 'static))
-    }
-}
+impl Error for CallError {}
 
 impl CallErrorKind {
     /// The kind as a word of low cardinality, for logs and metrics: `timeout`, `connection_down`.
@@ -322,25 +310,15 @@ impl fmt::Display for Stage {
 pub(crate) struct Failure {
     pub(crate) kind: CallErrorKind,
     pub(crate) delivery: Delivery,
-    pub(crate) source: Option<Box<dyn Error + Send + Sync>>,
 }
 
 impl Failure {
     pub(crate) fn new(kind: CallErrorKind, delivery: Delivery) -> Self {
-        Self {
-            kind,
-            delivery,
-            source: None,
-        }
+        Self { kind, delivery }
     }
 
     pub(crate) fn not_sent(kind: CallErrorKind) -> Self {
         Self::new(kind, Delivery::NotSent)
-    }
-
-    pub(crate) fn with_source(mut self, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
-        self.source = Some(source.into());
-        self
     }
 }
 
@@ -461,6 +439,15 @@ pub enum ReadyError {
         /// The server.
         server: ServerName,
     },
+}
+
+/// What to do about a limit that passed.
+fn advice(stage: Stage, which: Limit, reason: Option<&str>) -> String {
+    match (stage, reason) {
+        (Stage::Connecting, Some(reason)) => format!(": {reason}"),
+        (Stage::Host, _) => format!("; raise the call's `{which}` or look at the handler"),
+        _ => format!("; raise the call's `{which}` or look at the server's log"),
+    }
 }
 
 /// A server's own words in an error of ours: on one line, at most 500 characters.

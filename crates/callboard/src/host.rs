@@ -29,8 +29,12 @@ use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 
-/// What a handler gives: its answer, or any error, which `?` converts. The error's text is for the caller of the
-/// call that the question belongs to, and for the log.
+/// What a handler gives: its answer, or any error, which `?` converts.
+///
+/// In the modern era an error, or an answer that is not valid, ends the call with
+/// [`CallErrorKind::InputHandler`](crate::CallErrorKind::InputHandler), which holds its text. In the legacy era the
+/// question is a request of the server's own: it is told -32603 without the text, which goes to the log, and what
+/// becomes of the call is the server's to say.
 pub type HandlerResult<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
 /// The future of a method of [`Host`]: `Box::pin(async move { … })`.
@@ -53,7 +57,8 @@ pub struct HandlerContext {
     pub server: ServerName,
     /// The revision that is spoken with it.
     pub revision: Revision,
-    /// The id of the call that the question belongs to; `None` where nothing ties it to one.
+    /// The JSON-RPC id of the request that the question belongs to; `None` where nothing ties it to one. To know one's
+    /// own call again, give it a value by [`Call::assign`](crate::Call::assign).
     pub call: Option<u64>,
     /// The method of that call.
     pub method: Option<Method>,
@@ -107,8 +112,8 @@ impl fmt::Debug for HandlerContext {
 /// Which kinds of questions it answers is said where it is registered: the capabilities that are declared to
 /// servers follow from that. Every method that is not overridden refuses, or ignores what it is told.
 ///
-/// Handlers run on the runtime that the hub was built with, at most 32 at a time for each server. They have a time
-/// limit, and are dropped at their next `await` when it passes, or when what they answer is not wanted any more.
+/// Handlers run on the runtime that the hub was built with, at most 32 at a time for each server. Their time limit is
+/// the `max_total` of the call that they answer for, 10 minutes where there is none, and are dropped at their next `await` when it passes, or when what they answer is not wanted any more.
 /// A panic in one ends the question alone.
 pub trait Host: Send + Sync + 'static {
     /// Asks the user, by a form or a page ([`ElicitRequest::ask`]).

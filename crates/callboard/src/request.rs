@@ -529,12 +529,16 @@ impl Inner {
                     At::Waiting if self.exchange.sent() > 0 => Delivery::Answered,
                     At::Waiting | At::OnWire | At::Paused => Delivery::NotSent,
                 };
-                let failure = Failure::new(CallErrorKind::Timeout { which, after, stage }, delivery);
-                if stage == Stage::Connecting {
-                    failure.with_source(self.slot.state().reason())
-                } else {
-                    failure
-                }
+                let reason = (stage == Stage::Connecting).then(|| self.slot.state().reason());
+                Failure::new(
+                    CallErrorKind::Timeout {
+                        which,
+                        after,
+                        stage,
+                        reason,
+                    },
+                    delivery,
+                )
             }
             Final::Rounds(failed) => {
                 let kind = match failed {

@@ -124,6 +124,7 @@ impl Flight {
             which: Limit::Timeout,
             after: self.timeout,
             stage: Stage::SafetyNet,
+            reason: None,
         };
         self.error(Failure::new(kind, self.delivery()))
     }

@@ -6,7 +6,7 @@
 //!   "docs": {"url": "https://docs.example.com/mcp", "headers": {"Authorization": "Bearer …"}}
 //! }}
 //! ```
-//! Members that are not known here are ignored: other hosts keep settings of their own in the same file.
+//! A server with `"disabled": true` is left out. Members that are not known here are ignored: other hosts keep settings of their own in the same file.
 
 use super::{ServerConfig, ServerName};
 use crate::error::ConfigError;
@@ -33,6 +33,8 @@ struct Entry {
     headers: BTreeMap<String, String>,
     #[serde(rename = "type")]
     kind: Option<String>,
+    #[serde(default)]
+    disabled: bool,
 }
 
 pub(crate) fn read_file(path: &Path) -> Result<Vec<ServerConfig>, ConfigError> {
@@ -54,6 +56,8 @@ fn read(text: &str, path: &str) -> Result<Vec<ServerConfig>, ConfigError> {
     })?;
     file.mcp_servers
         .into_iter()
+        // Switched off by the user: its command must not run.
+        .filter(|(_, entry)| !entry.disabled)
         .map(|(name, entry)| server(name, entry))
         .collect()
 }
@@ -127,6 +131,13 @@ mod tests {
         assert!(
             matches!(&files.transport, Transport::Stdio(stdio) if stdio.args == ["-y", "x"] && stdio.env["K"] == "v")
         );
+    }
+
+    #[test]
+    fn a_server_that_is_switched_off_is_left_out() {
+        let text = r#"{"mcpServers": {"on": {"command": "x", "disabled": false}, "off": {"command": "y", "disabled": true}}}"#;
+        let servers = read(text, "mcp.json").unwrap();
+        assert_eq!(servers.iter().map(ServerConfig::name).collect::<Vec<_>>(), ["on"]);
     }
 
     #[test]
