@@ -36,7 +36,7 @@ Exit status:
      a bench could not be run
   2  command line or configuration   6  not authorized
   3  no connection                   7  input needed and not given
-  130  interrupted; the call has been cancelled at the server";
+  129  hung up, 130  interrupted, 143  terminated; the call has been cancelled at the server";
 
 /// Flags of every command, before or after its name.
 #[derive(clap::Args)]

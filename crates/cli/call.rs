@@ -51,7 +51,7 @@ async fn in_rounds(
     client: &Client,
     desk: &Desk,
 ) -> Result<ToolResult, CliError> {
-    let until = args.max_total.map(|limit| (limit, Instant::now() + limit));
+    let until = args.max_total.map(|limit| (limit, end_of(limit)));
     let mut call = prepared(args, call, desk, args.max_total);
     loop {
         // What can be answered is declared on the connection; this adds nothing.
@@ -78,6 +78,13 @@ async fn in_rounds(
         let left = until.map(|(_, end)| end.saturating_duration_since(Instant::now()));
         call = prepared(args, client.resume(*pending, answers).into_tool(), desk, left);
     }
+}
+
+/// The end of a limit that begins now; a century ahead where no instant is so late.
+fn end_of(limit: Duration) -> Instant {
+    let now = Instant::now();
+    now.checked_add(limit)
+        .unwrap_or_else(|| now + Duration::from_secs(100 * 365 * 24 * 3600))
 }
 
 /// A call with the options of the command line.
@@ -165,6 +172,14 @@ mod tests {
     use super::*;
     use callboard::RawResult;
     use serde_json::{Value, json};
+
+    #[test]
+    fn a_limit_may_be_longer_than_time() {
+        let now = Instant::now();
+
+        assert!(end_of(Duration::MAX) > now);
+        assert!(end_of(Duration::from_secs(5)) >= now + Duration::from_secs(5));
+    }
 
     #[test]
     fn every_kind_of_block_has_its_line() {

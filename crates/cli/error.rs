@@ -31,6 +31,8 @@ pub(crate) enum Exit {
     Authorization = 6,
     /// A server asks for input that was not given.
     InputNeeded = 7,
+    /// SIGHUP.
+    HungUp = 129,
     /// SIGINT.
     Interrupted = 130,
     /// SIGTERM.
@@ -107,7 +109,7 @@ pub(crate) enum CliError {
     #[error("{what}")]
     System { what: &'static str, source: io::Error },
     /// A signal ended the command.
-    #[error("{}", if *.0 == Exit::Terminated { "terminated" } else { "interrupted" })]
+    #[error("{}", match .0 { Exit::HungUp => "hung up", Exit::Terminated => "terminated", _ => "interrupted" })]
     Signal(Exit),
 }
 

@@ -1,6 +1,7 @@
 //! A form that a server asks for: its fields as they are shown, and whether values fit it (ELI-06, ELI-07).
 
 use callboard::message::RawJson;
+use callboard::message::flat_form;
 use jsonschema::{PatternOptions, ValidationError, Validator};
 use serde_json::{Map, Value};
 
@@ -46,9 +47,13 @@ pub(crate) struct Choice {
 }
 
 impl Form {
-    /// Reads a requested schema. Its references stay inside of it: nothing is ever fetched.
+    /// Reads a requested schema. Of its keywords only those of a form are compiled.
     pub(crate) fn read(schema: &RawJson) -> Result<Self, String> {
+        if schema.bytes().len() > SCHEMA_LIMIT {
+            return Err(format!("its form exceeds {SCHEMA_LIMIT} bytes"));
+        }
         let schema: Value = schema.decode().map_err(|error| error.to_string())?;
+        let schema = flat_form(&schema).map_err(unusable)?;
         let validator = validator(&schema)?;
         let none = Map::new();
         let properties = schema["properties"].as_object().unwrap_or(&none);
@@ -213,7 +218,11 @@ fn validator(schema: &Value) -> Result<Validator, String> {
         )
         .offline()
         .build(schema)
-        .map_err(|error| format!("its form cannot be used, {}", short(&error.masked().to_string())))
+        .map_err(|error| unusable(short(&error.masked().to_string())))
+}
+
+fn unusable(reason: impl std::fmt::Display) -> String {
+    format!("its form cannot be used, {reason}")
 }
 
 fn reason(error: &ValidationError<'_>) -> String {
@@ -230,6 +239,8 @@ fn short(text: &str) -> String {
     text.chars().take(200).collect()
 }
 
+/// The most bytes of a schema.
+const SCHEMA_LIMIT: usize = 256 * 1024;
 /// The most steps back that a `pattern` may take; past it the value does not fit.
 const BACKTRACK_LIMIT: usize = 100_000;
 /// The most bytes that a compiled `pattern` may take.
@@ -284,6 +295,42 @@ mod tests {
             .map(|choice| (choice.value.as_str(), choice.title.as_str()))
             .collect();
         assert_eq!(read, [("a", "Anna"), ("b", "b")]);
+    }
+
+    // ELI-06
+    #[test]
+    fn a_schema_that_no_form_has_is_refused_without_following_it() {
+        let read = |schema: Value| Form::read(&RawJson::of(&schema).unwrap());
+        let mut definitions: Map<String, Value> = (0..40)
+            .map(|at| {
+                let next = json!({"$ref": format!("#/$defs/d{}", at + 1)});
+                (format!("d{at}"), json!({"allOf": [next, next]}))
+            })
+            .collect();
+        definitions.insert("d40".to_owned(), json!({"type": "string"}));
+        let reference = json!({"$ref": "#/$defs/d0"});
+        let many: Map<String, Value> = (0..257).map(|at| (format!("x{at}"), json!({}))).collect();
+        let table = [
+            (
+                json!({"$defs": definitions, "properties": {"x": reference}}),
+                "`$",
+            ),
+            (json!({"properties": {"x": reference}}), "`x` uses `$ref`"),
+            (json!({"properties": {"x": {"allOf": []}}}), "`x` uses `allOf`"),
+            (json!({"properties": {"x": {"type": "object"}}}), "`x` nests"),
+            (
+                json!({"properties": {"x": {"pattern": "a".repeat(1001)}}}),
+                "`x` has a `pattern`",
+            ),
+            (json!({"properties": {"x": {"enum": vec!["a"; 4097]}}}), "`enum`"),
+            (json!({"properties": many}), "256 properties"),
+            (json!({"title": "x".repeat(300_000)}), "exceeds"),
+        ];
+        for (schema, named) in table {
+            let told = read(schema).unwrap_err();
+            assert!(told.contains(named), "{named}: {told}");
+        }
+        assert!(read(json!({"properties": {"x": {"x-widget": {"$ref": "y"}, "examples": ["a"]}}})).is_ok());
     }
 
     // ELI-06, ELI-07

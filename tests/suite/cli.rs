@@ -962,6 +962,7 @@ async fn interrupt_cancels_the_call_and_leaves_no_child() {
         ("modern", waiting(Script::modern()), Signal::INT, 130),
         ("legacy", waiting(Script::legacy("2025-11-25")), Signal::INT, 130),
         ("polite", waiting(Script::modern()), Signal::TERM, 143),
+        ("hung up", waiting(Script::modern()), Signal::HUP, 129),
         ("a server that ignores its end", stubborn, Signal::INT, 130),
     ];
     for (row, script, signal, exit) in table {

@@ -112,6 +112,15 @@ impl Deadline {
         }
     }
 
+    /// Whatever paused it is over, done with or not: what was left goes on.
+    pub fn go_on(&mut self, now: Instant) {
+        if let State::Paused { left, .. } = self.state {
+            self.state = State::Running {
+                due: later(now, left),
+            };
+        }
+    }
+
     /// Whether it stands still.
     #[must_use]
     pub fn is_paused(&self) -> bool {
@@ -141,7 +150,7 @@ impl Deadline {
 }
 
 /// A limit beyond what the clock can count is none: a century is as good.
-fn later(now: Instant, by: Duration) -> Instant {
+pub(crate) fn later(now: Instant, by: Duration) -> Instant {
     const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
     now.checked_add(by).unwrap_or_else(|| now + CENTURY)
 }
@@ -168,6 +177,7 @@ mod tests {
         Round,
         Pause,
         Resume,
+        GoOn,
     }
 
     fn at() -> Instant {
@@ -181,7 +191,7 @@ mod tests {
     // TMO-02 to TMO-04: each state meets each event; seconds from the start, `timeout` 10, `max_total` 60
     #[test]
     fn every_state_meets_every_event() {
-        use E::{Pause, Progress, Resume, Round};
+        use E::{GoOn, Pause, Progress, Resume, Round};
         let secs = Duration::from_secs;
         #[rustfmt::skip]
         let table: &[Row] = &[
@@ -200,6 +210,9 @@ mod tests {
             (false, &[(4, Pause), (30, Round)],                  40),
             (false, &[(4, Pause), (30, Round), (31, Resume)],    40),
             (false, &[(4, Resume)],                              10),
+            (false, &[(4, GoOn)],                                10),
+            (false, &[(4, Pause), (5, Pause), (30, GoOn)],       36),
+            (false, &[(4, Pause), (30, GoOn), (31, Resume)],     36),
             (false, &[(4, Pause), (55, Resume)],                 60),
             (true,  &[(9, Progress), (18, Progress), (27, Progress), (36, Progress), (45, Progress), (54, Progress)], 60),
         ];
@@ -218,6 +231,7 @@ mod tests {
                     Round => deadline.round(now),
                     Pause => deadline.pause(now),
                     Resume => deadline.resume(now),
+                    GoOn => deadline.go_on(now),
                 }
             }
             let due = start + secs(*due);

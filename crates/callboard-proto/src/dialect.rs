@@ -46,7 +46,7 @@ pub enum Verdict {
     Complete,
     /// An interim result that asks for input.
     InputRequired,
-    /// Not allowed here; the value that was found.
+    /// Not allowed here; the value that was found, [`Brief`](crate::Brief).
     Invalid(Box<str>),
 }
 

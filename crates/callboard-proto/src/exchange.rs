@@ -168,6 +168,10 @@ pub struct Exchange {
     driving: Driving,
     /// The next request repeats the present round: below the loop, not counted as a round.
     repeat: bool,
+    /// The era of the connection that the latest request went to.
+    era: Era,
+    /// Some round of it was answered: whatever comes, the server has had a part of the call.
+    answered: bool,
     /// A refused version has been answered with a repeat.
     renegotiated: bool,
     urls: Urls,
@@ -224,6 +228,7 @@ impl Exchange {
             repeat_after_urls,
             resumed,
         } = config;
+        let answered = resumed.is_some();
         let rounds = match resumed {
             None => Rounds::new(params, caps),
             Some(Resumed { state, answers, sent }) => {
@@ -239,6 +244,8 @@ impl Exchange {
             capabilities,
             driving,
             repeat: false,
+            era: Era::Modern,
+            answered,
             renegotiated: false,
             urls: if repeat_after_urls {
                 Urls::Visit
@@ -256,6 +263,7 @@ impl Exchange {
                 return self.finish(Final::Rounds(mrtr::Violation::EraChanged.into()));
             }
             self.state = State::OnWire;
+            self.era = era;
             let params = if std::mem::take(&mut self.repeat) {
                 self.rounds.same_params()
             } else {
@@ -280,14 +288,15 @@ impl Exchange {
         match outcome {
             Outcome::InputRequired(result) => self.input_required(&result, now),
             // Nothing of it reached the server: it goes to the connection that comes next.
-            Outcome::Down(_) if !written => self.again(true, Duration::ZERO),
-            // The connection speaks another version meanwhile; the server did not run the request.
+            Outcome::Down(_) if !written => self.again(true, now),
+            // The connection speaks another version meanwhile; the server did not run the request. In the legacy era
+            // the code is the server's own, and says nothing of the kind.
             Outcome::Error(ErrorObject {
                 code: UNSUPPORTED_VERSION,
                 ..
-            }) if !self.renegotiated => {
+            }) if self.era == Era::Modern && !self.renegotiated => {
                 self.renegotiated = true;
-                self.again(false, Duration::ZERO);
+                self.again(false, now);
             }
             Outcome::Error(error) if error.code == URLS_REQUIRED && matches!(self.urls, Urls::Visit) => {
                 self.visit(error, written, now);
@@ -372,6 +381,18 @@ impl Exchange {
         }
     }
 
+    /// Whether the server has answered some request of this call with an interim result.
+    #[must_use]
+    pub fn was_answered(&self) -> bool {
+        self.answered
+    }
+
+    /// The era of the connection that the latest request went to.
+    #[must_use]
+    pub fn era(&self) -> Era {
+        self.era
+    }
+
     /// The next thing to carry out.
     pub fn poll_effect(&mut self) -> Option<Effect> {
         self.effects.pop_front()
@@ -390,6 +411,7 @@ impl Exchange {
     }
 
     fn input_required(&mut self, result: &Bytes, now: Instant) {
+        self.answered = true;
         match self.rounds.interim(result, &self.capabilities) {
             Turn::Over(failed) => self.finish(Final::Rounds(failed)),
             Turn::Again(pause) => self.next_round(pause, now),
@@ -446,10 +468,13 @@ impl Exchange {
         });
     }
 
-    /// The present round once more: not counted, and without new time.
-    fn again(&mut self, renewed: bool, pause: Duration) {
+    /// The present round once more: not counted, and without new time. What the host was answering for the request
+    /// that is over pauses it no longer.
+    fn again(&mut self, renewed: bool, now: Instant) {
         self.state = State::Waiting;
         self.repeat = true;
+        self.deadline.go_on(now);
+        let pause = Duration::ZERO;
         self.effects.push_back(Effect::Admit { renewed, pause });
     }
 

@@ -11,6 +11,7 @@
 
 mod scan;
 
+use crate::brief::Brief;
 use crate::method::Method;
 use bytes::Bytes;
 use scan::{Fault, Scan};
@@ -107,7 +108,10 @@ pub enum Junk {
     },
     /// Nested deeper than any message needs to be.
     #[error("JSON nested deeper than {} levels", scan::MAX_DEPTH)]
-    TooDeep,
+    TooDeep {
+        /// The id of the request, where it comes before what is nested.
+        id: Option<RequestId>,
+    },
     /// No JSON object or array.
     #[error("not a JSON object")]
     NotAnObject,
@@ -229,10 +233,12 @@ impl Junk {
     pub fn answers(&self) -> Option<&RequestId> {
         match self {
             Self::BadResult { id } => Some(id),
-            Self::Shapeless { id } | Self::ResultAndError { id } | Self::BadError { id } => id.as_ref(),
+            Self::TooDeep { id }
+            | Self::Shapeless { id }
+            | Self::ResultAndError { id }
+            | Self::BadError { id } => id.as_ref(),
             Self::NotUtf8
             | Self::NotJson { .. }
-            | Self::TooDeep
             | Self::NotAnObject
             | Self::EmptyBatch
             | Self::NotJsonRpc
@@ -251,9 +257,7 @@ impl Iterator for Frames {
     fn next(&mut self) -> Option<Self::Item> {
         match std::mem::replace(&mut self.state, State::Done) {
             State::Unread => Some(self.start()),
-            State::Batch(at) => self
-                .rest_of_batch(at)
-                .unwrap_or_else(|fault| Some(Err(fault.into()))),
+            State::Batch(at) => self.rest_of_batch(at).unwrap_or_else(|junk| Some(Err(junk))),
             State::NotUtf8 => Some(Err(Junk::NotUtf8)),
             State::Done => None,
         }
@@ -268,7 +272,7 @@ impl Frames {
         let mut scan = Scan::new(bytes, if bytes.starts_with(BOM) { BOM.len() } else { 0 });
         scan.blanks();
         if scan.peek() != Some(b'[') {
-            let envelope = Envelope::scan(bytes, &mut scan)?;
+            let envelope = Envelope::scan_message(bytes, &mut scan)?;
             end(&mut scan)?;
             return envelope.ok_or(Junk::NotAnObject)?.judge(bytes);
         }
@@ -279,13 +283,13 @@ impl Frames {
             end(&mut scan)?;
             return Err(Junk::EmptyBatch);
         }
-        let envelope = Envelope::scan(bytes, &mut scan)?;
+        let envelope = Envelope::scan_message(bytes, &mut scan)?;
         self.state = State::Batch(scan.at());
         envelope.ok_or(Junk::NotAnObject)?.judge(bytes)
     }
 
     /// What comes behind a message of a batch: the next one, or the end.
-    fn rest_of_batch(&mut self, at: usize) -> Result<Option<Result<Frame, Junk>>, Fault> {
+    fn rest_of_batch(&mut self, at: usize) -> Result<Option<Result<Frame, Junk>>, Junk> {
         let bytes = &self.bytes;
         let mut scan = Scan::new(bytes, at);
         scan.blanks();
@@ -296,7 +300,7 @@ impl Frames {
         }
         scan.expect(b',')?;
         scan.blanks();
-        let envelope = Envelope::scan(bytes, &mut scan)?;
+        let envelope = Envelope::scan_message(bytes, &mut scan)?;
         self.state = State::Batch(scan.at());
         Ok(Some(
             envelope
@@ -307,6 +311,20 @@ impl Frames {
 }
 
 impl Envelope {
+    /// Walks over one message; `None` if it is no object. Junk is what ends the walk over its whole batch too.
+    fn scan_message(bytes: &[u8], scan: &mut Scan<'_>) -> Result<Option<Self>, Junk> {
+        let start = scan.at();
+        Self::scan(bytes, scan).map_err(|fault| match fault {
+            Fault::TooDeep => {
+                let head = &bytes[start..];
+                Junk::TooDeep {
+                    id: id_in_head(&head[..head.len().min(HEAD)]),
+                }
+            }
+            Fault::Syntax(_) => fault.into(),
+        })
+    }
+
     /// Walks over one value; `None` if it is no object. An error is one of the grammar.
     fn scan(bytes: &[u8], scan: &mut Scan<'_>) -> Result<Option<Self>, Fault> {
         if scan.peek() != Some(b'{') {
@@ -426,7 +444,7 @@ impl From<Fault> for Junk {
     fn from(fault: Fault) -> Self {
         match fault {
             Fault::Syntax(at) => Self::NotJson { at },
-            Fault::TooDeep => Self::TooDeep,
+            Fault::TooDeep => Self::TooDeep { id: None },
         }
     }
 }
@@ -442,23 +460,29 @@ impl Serialize for RequestId {
 }
 
 impl fmt::Display for RequestId {
+    /// For people: a string is [`Brief`]. The id itself is in the variant.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Number(number) => number.fmt(f),
-            Self::String(text) => text.fmt(f),
+            Self::String(text) => Brief(text).fmt(f),
         }
     }
 }
 
-/// The request of ours that a message answers, as far as its first bytes tell.
+/// The request of ours that a message answers, as far as its first bytes tell; see [`id_in_head`].
+pub(crate) fn key_in_head(head: &[u8]) -> Option<u64> {
+    id_in_head(head)?.as_key()
+}
+
+/// The id of the request that a message answers, as far as its first bytes tell.
 ///
 /// `None` where it is a request or notification itself, or where the id comes after what is large. An id
 /// inside a payload is never taken for that of the message.
-pub(crate) fn key_in_head(head: &[u8]) -> Option<u64> {
+fn id_in_head(head: &[u8]) -> Option<RequestId> {
     let mut scan = Scan::new(head, 0);
     scan.blanks();
     let (mut id, mut asks) = (None, false);
-    // It ends in a fault where the head does.
+    // It ends in a fault where the head does, or where it is nested too deep.
     let _ = scan.object(|scan, key| {
         let key = name(&head[key]);
         asks |= *key == *b"method";
@@ -469,7 +493,7 @@ pub(crate) fn key_in_head(head: &[u8]) -> Option<u64> {
         }
         Ok(())
     });
-    if asks { None } else { id?.as_key() }
+    if asks { None } else { id }
 }
 
 /// Nothing but white space may follow.
@@ -546,6 +570,9 @@ fn result_type(json: Option<&[u8]>) -> ResultType {
         text => ResultType::Other(text.into()),
     }
 }
+
+/// How much of a message that is not read in full is searched for its id.
+pub(crate) const HEAD: usize = 4096;
 
 /// The byte order mark, which some servers cannot keep to themselves.
 pub(crate) const BOM: &[u8] = b"\xEF\xBB\xBF";
@@ -702,9 +729,43 @@ mod tests {
 
         assert!(parse(&message(126))[0].is_ok());
         assert!(serde_json::from_str::<serde_json::Value>(&message(126)).is_ok());
-        assert_eq!(parse(&message(127)), [Err(J::TooDeep)]);
+        let too_deep = || [Err(J::TooDeep { id: None })];
+        assert_eq!(parse(&message(127)), too_deep());
         assert!(serde_json::from_str::<serde_json::Value>(&message(127)).is_err());
-        assert_eq!(parse(&message(1_000_000)), [Err(J::TooDeep)]);
+        assert_eq!(parse(&message(1_000_000)), too_deep());
+    }
+
+    // RPC-01
+    #[test]
+    fn what_is_nested_too_deep_names_the_call_it_answers() {
+        let deep = format!("{}{}", "[".repeat(200), "]".repeat(200));
+        let (id, good) = (RequestId::Number(12), r#"{"jsonrpc":"2.0","method":"x"}"#);
+        let far = " ".repeat(HEAD);
+        #[rustfmt::skip]
+        let table = [
+            (format!(r#"{{"jsonrpc":"2.0","id":12,"result":{{"id":7,"content":{deep}}}}}"#), Some(id.clone())),
+            (format!(r#"{{"id":12,"error":{{"code":1,"data":{deep}}}}}"#), Some(id.clone())),
+            (format!(r#"{{"jsonrpc":"2.0","id":"12","result":{{"content":{deep}}}}}"#), Some(RequestId::String("12".into()))),
+            (format!("\u{feff} {{\"id\":12,\"result\":{deep}}}"), Some(id.clone())),
+            (format!(r#"{{"id":12,{far}"result":{deep}}}"#), Some(id.clone())),
+            (format!(r#"{{{far}"id":12,"result":{deep}}}"#), None),
+            (format!(r#"{{"result":{{"id":7,"content":{deep}}},"id":12}}"#), None),
+            (format!(r#"{{"id":12,"method":"ping","params":{deep}}}"#), None),
+            (format!(r#"[{{"id":12,"result":{deep}}},{good}]"#), Some(id.clone())),
+            (deep.clone(), None),
+        ];
+        for (text, id) in table {
+            let junk = J::TooDeep { id: id.clone() };
+            assert_eq!(junk.answers(), id.as_ref());
+            assert_eq!(parse(&text), [Err(junk)], "{}", &text[..60]);
+        }
+        assert_eq!(
+            parse(&format!(r#"[{good},{{"id":12,"result":{deep}}},{good}]"#)),
+            [
+                Ok("notification x -".to_owned()),
+                Err(J::TooDeep { id: Some(id) })
+            ]
+        );
     }
 
     #[test]
@@ -724,6 +785,8 @@ mod tests {
 
         assert_eq!(text(RequestId::Number(-7)), "-7");
         assert_eq!(text(RequestId::String("a\"b".into())), r#""a\"b""#);
+        assert_eq!(text(RequestId::String("a\nb".into())), r#""a\nb""#);
+        assert_eq!(RequestId::String("a\nb".into()).to_string(), "a b");
         assert_eq!(RequestId::Number(7).as_key(), Some(7));
         assert_eq!(RequestId::Number(-7).as_key(), None);
         assert_eq!(RequestId::String("7".into()).as_key(), None);

@@ -11,6 +11,7 @@
 //!
 //! Start reading at [`Protocol`], the machine of one connection.
 
+pub mod brief;
 pub mod deadline;
 pub mod dialect;
 pub mod envelope;
@@ -27,6 +28,7 @@ pub mod revision;
 pub mod sse;
 pub mod wire;
 
+pub use brief::Brief;
 pub use frame::{ErrorObject, Frame, Junk, RequestId, ResultType};
 pub use method::Method;
 pub use protocol::Protocol;

@@ -6,7 +6,7 @@
 //! A line longer than the limit is skipped as it comes in: its first 4 KiB are kept for the id, the rest is
 //! dropped, so that memory stays near the limit whatever a server sends (FR-013).
 
-use crate::frame::{BOM, key_in_head};
+use crate::frame::{BOM, HEAD, key_in_head};
 use bytes::{Buf, Bytes, BytesMut};
 
 /// Splits a byte stream into lines; owned by whoever reads the stream.
@@ -193,8 +193,6 @@ fn content(line: &[u8]) -> &[u8] {
 const ROOM: usize = 64 * 1024;
 /// What is reserved where there is less.
 const READ: usize = 128 * 1024;
-/// How much of a line that is too large is searched for its id.
-const HEAD: usize = 4096;
 
 #[cfg(test)]
 mod tests {

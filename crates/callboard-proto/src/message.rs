@@ -40,6 +40,7 @@ mod resources;
 mod tools;
 
 mod elicitation;
+mod form;
 mod roots;
 mod sampling;
 
@@ -54,6 +55,7 @@ pub use content::{
     ToolOutcome, ToolUse,
 };
 pub use elicitation::{Elicit, ElicitAction, ElicitRequest, ElicitResult};
+pub use form::flat_form;
 pub use implementation::{Icon, IconTheme, Implementation};
 pub use list::{Item, Page, Rejected};
 pub use notifications::{LogMessage, LoggingLevel, Progress, UnknownLevel};

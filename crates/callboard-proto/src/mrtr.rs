@@ -233,7 +233,7 @@ pub enum Violation {
     #[error("its input requests cannot be read")]
     Malformed,
     /// An input request of a method that asks for none.
-    #[error("it asks by `{method}`, which is no input request")]
+    #[error("it asks by `{}`, which is no input request", crate::Brief(.method))]
     UnknownMethod {
         /// The method, at most 100 characters of it.
         method: String,

@@ -11,6 +11,7 @@
 //!
 //! Start reading at [`Opening::handle`].
 
+use crate::deadline::later;
 use crate::frame::{ErrorObject, Frame, Junk, RequestId};
 use crate::method::Method;
 use crate::revision::{Era, Revision};
@@ -361,7 +362,7 @@ impl Opening {
     #[must_use]
     pub fn timeout(&self) -> Option<Instant> {
         match self.state {
-            State::Idle => Some(self.config.started + self.config.total_limit),
+            State::Idle => Some(later(self.config.started, self.config.total_limit)),
             State::Probing { until } | State::Initializing { until, .. } => Some(until),
             State::Settled => None,
         }
@@ -427,13 +428,13 @@ impl Opening {
     }
 
     fn probe(&mut self, revision: Revision, now: Instant) -> Step {
-        let total = self.config.started + self.config.total_limit;
+        let total = later(self.config.started, self.config.total_limit);
         let until = match (self.config.channel, self.config.era) {
             // Where there is nothing to fall back to, all the time is the probe's.
             (Channel::Http, _) | (Channel::Pipe, EraChoice::Modern) => total,
             (Channel::Pipe, EraChoice::Auto | EraChoice::Legacy) => {
                 let factor = if self.config.known.slow { 2 } else { 1 };
-                (now + self.config.probe_limit * factor).min(total)
+                later(now, self.config.probe_limit.saturating_mul(factor)).min(total)
             }
         };
         self.state = State::Probing { until };
@@ -444,10 +445,12 @@ impl Opening {
         if self.config.era == EraChoice::Modern {
             return self.fail(OpeningFailureKind::NotModern);
         }
-        let total = self.config.started + self.config.total_limit;
+        let total = later(self.config.started, self.config.total_limit);
         let until = match probe {
             // A process that may be replaced leaves half of the time to its successor.
-            Probe::Open | Probe::Late { .. } => (self.config.started + self.config.total_limit / 2).max(now),
+            Probe::Open | Probe::Late { .. } => {
+                later(self.config.started, self.config.total_limit / 2).max(now)
+            }
             Probe::Closed => total,
         };
         self.state = State::Initializing { until, probe };

@@ -60,6 +60,9 @@ const RENEGOTIATION: Duration = Duration::from_secs(10);
 /// How long a legacy HTTP exchange stays open after its cancel, waiting for the answer that may still come.
 const LINGER: Duration = Duration::from_secs(10);
 
+/// How many such exchanges are kept at most.
+const LINGERING: usize = 32;
+
 /// How many pings of a server are remembered until it is known to be legacy.
 const EARLY_PINGS: usize = 16;
 
@@ -462,10 +465,22 @@ impl<W> Protocol<W> {
             CancelWay::NotifyThenLinger => {
                 entry.state = EntryState::Lingering;
                 self.lingering.push_back((now + LINGER, key));
+                self.give_up_the_oldest();
                 self.notify_cancelled(key, reason);
             }
         }
         self.call_gone(key);
+    }
+
+    /// Each exchange that lingers is a socket: of too many the oldest is given up early.
+    fn give_up_the_oldest(&mut self) {
+        while self.lingering.len() > LINGERING
+            && let Some((_, key)) = self.lingering.pop_front()
+        {
+            if self.table.remove(&key).is_some() {
+                self.effects.push_back(Effect::Command(Command::Abort { key }));
+            }
+        }
     }
 
     /// Closes the connection in order. What is in flight ends with `Down`; the transport's own `Down` ends it.

@@ -3,14 +3,14 @@
 //! ```text
 //!                      ┌─ exchange (key 7): POST ─► JSON or event stream ─┐
 //! Post ──► Driver ─────┼─ exchange (key 8): …                             ├─ Frame, Ended ──► connection
-//!          │ table     ├─ errand (no key): POST ─► any 2xx                │
+//!          │ table     ├─ errand (no key), 16 at once: POST ─► any 2xx    │
 //!          │           └─ standing (legacy): GET ─► event stream          ┘
 //!          └ key ─► abort handle, written?
 //! ```
 //! Dropping an exchange drops its response body, which at a modern server *is* the cancellation; so nothing but
 //! an [`Abort`](Command::Abort), a [`Close`](Command::Close) or the drop of the [`Link`] does it (HTTP-13). HTTP
-//! has no connection to lose: what goes wrong ends one exchange. `Down` comes after `Close`, or when a task ends
-//! without a word.
+//! has no connection to lose: what goes wrong ends one exchange. `Down` comes after `Close`, when more errands
+//! wait than a server that reads would leave waiting, or when a task ends without a word.
 //!
 //! Not here: which answer means what (`callboard_proto::Protocol`), redirects (refused like any status that is
 //! no success), proxies, compressed bodies, the resumption of streams that answer a POST.
@@ -36,7 +36,7 @@ use bytes::Bytes;
 use callboard_proto::wire::{Command, Down, Ended, Event, Key, SendMeta};
 use callboard_proto::{Era, Frame, Junk, Method};
 use client::Pool;
-use errand::{Gate, Latch};
+use errand::{Errands, Gate, Latch, Overflow};
 use exchange::Place;
 use request::{Letter, Target};
 use session::Session;
@@ -62,7 +62,7 @@ pub fn open(config: &HttpConfig, clients: &Clients, events: Events) -> Link {
     let (posts, inbox) = mpsc::channel(QUEUE);
     let driver = Driver {
         inbox,
-        errands: JoinSet::new(),
+        errands: Errands::default(),
         standing: JoinSet::new(),
         gate: None,
         _lifeline: events.lifeline(),
@@ -85,7 +85,7 @@ pub fn open(config: &HttpConfig, clients: &Clients, events: Events) -> Link {
 /// The task that takes commands. It alone starts and aborts the others; all of them end with it.
 struct Driver {
     inbox: mpsc::Receiver<Post>,
-    errands: JoinSet<()>,
+    errands: Errands,
     /// The standing stream of the session: one task at most.
     standing: JoinSet<()>,
     /// Shut while the server has not answered `notifications/initialized` and then the GET for that stream.
@@ -124,13 +124,17 @@ impl Driver {
                     Some(Post { command: Command::Close, .. }) => return self.close().await,
                     Some(Post { command: Command::Abort { key }, .. }) => self.abort(key).await,
                     Some(Post { command: Command::Send { key, message, meta }, mark }) => {
-                        self.send(key, Letter { message, meta, wire: Arc::new(Wire::new(mark)) }).await;
+                        let letter = Letter { message, meta, wire: Arc::new(Wire::new(mark)) };
+                        if let Err(Overflow) = self.send(key, letter).await {
+                            return self.shared.events.down(Down::NotReading);
+                        }
                     }
                 },
-                Some(end) = self.errands.join_next() => {
+                Some(end) = self.errands.ended() => {
                     if end.is_err() {
                         return; // a panic: the lifeline tells
                     }
+                    self.start_errands();
                 }
                 Some(end) = self.standing.join_next() => {
                     if end.is_err() {
@@ -141,17 +145,21 @@ impl Driver {
         }
     }
 
-    async fn send(&mut self, key: Option<Key>, letter: Letter) {
-        match key {
-            Some(key) => {
-                if is_legacy(&letter.meta, &Method::INITIALIZE) {
-                    // The stream of the former session ends before there is another (FR-044).
-                    self.standing.shutdown().await;
-                }
-                self.exchange(key, letter);
+    async fn send(&mut self, key: Option<Key>, letter: Letter) -> Result<(), Overflow> {
+        let Some(key) = key else {
+            return self.errand(letter).await;
+        };
+        if is_legacy(&letter.meta, &Method::INITIALIZE) {
+            // The stream of the former session ends before there is another (FR-044), and what was to be said
+            // in the former one would mean something else in the next, where ids begin anew.
+            self.standing.shutdown().await;
+            let forgotten = self.errands.forget();
+            if forgotten > 0 {
+                debug!(server = %self.shared.name, forgotten, "messages of a former session were not sent");
             }
-            None => self.errand(letter).await,
         }
+        self.exchange(key, letter);
+        Ok(())
     }
 
     fn exchange(&mut self, key: Key, letter: Letter) {
@@ -165,16 +173,27 @@ impl Driver {
         debug_assert!(former.is_none(), "a key is used once");
     }
 
-    async fn errand(&mut self, letter: Letter) {
-        let gate = self.gate();
-        let shared = Rc::clone(&self.shared);
-        shared.session.note(None, &letter.meta);
-        let latch = if is_legacy(&letter.meta, &Method::INITIALIZED) {
-            Some(self.listen().await)
-        } else {
-            None
-        };
-        self.errands.spawn_local(errand::run(shared, letter, gate, latch));
+    async fn errand(&mut self, letter: Letter) -> Result<(), Overflow> {
+        self.shared.session.note(None, &letter.meta);
+        if is_legacy(&letter.meta, &Method::INITIALIZED) {
+            // All others wait for this one, so that it waits for none.
+            let gate = self.gate();
+            let latch = self.listen().await;
+            self.errands
+                .start(Rc::clone(&self.shared), letter, gate, Some(latch));
+            return Ok(());
+        }
+        self.errands.push(letter)?;
+        self.start_errands();
+        Ok(())
+    }
+
+    /// Puts on the wire what has a place there.
+    fn start_errands(&mut self) {
+        while let Some(letter) = self.errands.next() {
+            let gate = self.gate();
+            self.errands.start(Rc::clone(&self.shared), letter, gate, None);
+        }
     }
 
     /// Has the standing stream opened once the latch is dropped; what comes later waits for both.
@@ -212,7 +231,11 @@ impl Driver {
     async fn close(&mut self) {
         self.inbox.close();
         self.standing.shutdown().await;
-        let errands = async { while self.errands.join_next().await.is_some() {} };
+        let errands = async {
+            while self.errands.ended().await.is_some() {
+                self.start_errands();
+            }
+        };
         if timeout(CLOSE_LIMIT, errands).await.is_err() {
             debug!(server = %self.shared.name, "closed before every notification was answered");
         }

@@ -6,7 +6,7 @@ use crate::config::ServerName;
 use crate::error::ReadyError;
 use crate::hub::ServerView;
 use crate::pending::PendingInput;
-use crate::shared::Shared;
+use crate::shared::{HostRuntime, Shared};
 use crate::slot::{Phase, Slot};
 use callboard_proto::Method;
 use callboard_proto::envelope::Params;
@@ -15,14 +15,17 @@ use callboard_proto::message::{
     ResourceTemplate, Tool, ToolList, ToolResult,
 };
 use callboard_proto::protocol::Operation;
+use futures_util::future::{self, Either, select};
 use serde::Serialize;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::future::IntoFuture;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::task::JoinSet;
 
 /// A handle to one server's supervised connection. Cloning is cheap and shares it.
 ///
@@ -241,7 +244,8 @@ impl Ready<'_> {
     async fn run(self) -> Result<ServerView, ReadyError> {
         let slot = &self.client.slot;
         let server = slot.name.clone();
-        let waited = tokio::time::timeout_at(clock::now() + self.within, async {
+        let deadline = clock::after(clock::now(), self.within);
+        let ready = pin!(async {
             let mut states = slot.subscribe();
             loop {
                 let state = states.borrow_and_update().clone();
@@ -269,13 +273,32 @@ impl Ready<'_> {
                 let _ = states.changed().await;
             }
         });
-        waited.await.unwrap_or_else(|_| {
-            Err(ReadyError::Timeout {
-                server,
+        let expired = pin!(sleep_until(deadline, &self.client.shared.host));
+        match select(ready, expired).await {
+            Either::Left((settled, _)) => settled,
+            Either::Right(((), _)) => Err(ReadyError::Timeout {
+                server: server.clone(),
                 after: self.within,
                 reason: slot.state().reason(),
-            })
-        })
+            }),
+        }
+    }
+}
+
+/// Sleeps, on the runtime of the handlers where the caller has none: any executor may wait.
+async fn sleep_until(deadline: clock::Instant, host: &HostRuntime) {
+    if Handle::try_current().is_ok() {
+        return tokio::time::sleep_until(deadline).await;
+    }
+    let mut sleeps = JoinSet::new();
+    if let Ok(handle) = host.handle() {
+        // Made on the runtime: a sleep looks for its clock when it is made, not when it is polled.
+        sleeps.spawn_on(async move { tokio::time::sleep_until(deadline).await }, &handle);
+    }
+    match sleeps.join_next().await {
+        Some(Ok(())) => {}
+        // Without a runtime there is no clock, and the limit has not passed. The state still ends the wait.
+        Some(Err(_)) | None => future::pending().await,
     }
 }
 

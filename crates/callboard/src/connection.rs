@@ -27,7 +27,7 @@ use callboard_proto::protocol::{
     Config, Effect, End, INTERNAL_ERROR, Oddity, Operation, Protocol, Submission,
 };
 use callboard_proto::wire::{Command, Down, Event, Key};
-use callboard_proto::{RequestId, Revision};
+use callboard_proto::{Brief, RequestId, Revision};
 use callboard_transport::{Batch, Link, NotTaken, Post};
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -136,7 +136,16 @@ pub(crate) struct Connection {
     /// What the server asked and a handler is answering.
     asked: HashMap<RequestId, Running>,
     handled: u32,
+    odd: Odd,
+}
+
+/// How often a server did what it should not, by kind.
+#[derive(Debug, Default)]
+struct Odd {
+    unknown_ids: u64,
+    stray_errors: u64,
     junk: u64,
+    forbidden: u64,
 }
 
 /// After this long a transport that was told to close is given up.
@@ -174,7 +183,7 @@ impl Connection {
             closing: None,
             asked: HashMap::new(),
             handled: 0,
-            junk: 0,
+            odd: Odd::default(),
         }
     }
 
@@ -205,7 +214,7 @@ impl Connection {
                     });
                 }
                 Effect::Notification { method, params } => {
-                    debug!(server = %self.slot.name, %method, "notification");
+                    debug!(server = %self.slot.name, method = %Brief(method.as_str()), "notification");
                     let params = RawJson::new(params.unwrap_or_else(|| Bytes::from_static(b"{}")));
                     self.slot.dispatcher.notify(self.untied(), method, params);
                 }
@@ -291,19 +300,26 @@ impl Connection {
                 self.slot.meters.late_answer();
                 debug!(%server, key, "late answer");
             }
-            Oddity::UnknownId(id) => warn!(%server, %id, "answer to an id that nobody asked under"),
+            Oddity::UnknownId(id) => {
+                if let Some(count) = worth_a_line(&mut self.odd.unknown_ids) {
+                    warn!(%server, count, %id, "answer to an id that nobody asked under");
+                }
+            }
             Oddity::StrayError(error) => {
-                warn!(%server, code = error.code, "error that belongs to no request");
+                if let Some(count) = worth_a_line(&mut self.odd.stray_errors) {
+                    warn!(%server, count, code = error.code, "error that belongs to no request");
+                }
             }
             Oddity::Junk(reason) => {
-                self.junk += 1;
-                // One line each time their number has doubled, whatever the server floods.
-                if self.junk.is_power_of_two() {
-                    warn!(%server, count = self.junk, %reason, "the server writes what is no message");
+                if let Some(count) = worth_a_line(&mut self.odd.junk) {
+                    warn!(%server, count, %reason, "the server writes what is no message");
                 }
             }
             Oddity::ForbiddenRequest(method) => {
-                warn!(%server, %method, "request of a modern server; it is not answered");
+                if let Some(count) = worth_a_line(&mut self.odd.forbidden) {
+                    let method = Brief(method.as_str());
+                    warn!(%server, count, %method, "request of a modern server; it is not answered");
+                }
             }
             Oddity::UnknownToken => debug!(%server, "progress with an unknown token"),
             Oddity::TooLarge(limit) => warn!(%server, limit, "message above the size limit skipped"),
@@ -414,5 +430,26 @@ impl Driven for Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         self.shared.gauges.connections.lower();
+    }
+}
+
+/// Counts one more; gives the number each time it has doubled, so that a flood costs few lines of the log.
+fn worth_a_line(count: &mut u64) -> Option<u64> {
+    *count += 1;
+    count.is_power_of_two().then_some(*count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flood_of_oddities_is_logged_each_time_it_has_doubled() {
+        let mut count = 0;
+
+        let lines: Vec<u64> = (0..100).filter_map(|_| worth_a_line(&mut count)).collect();
+
+        assert_eq!(lines, [1, 2, 4, 8, 16, 32, 64]);
+        assert_eq!(count, 100);
     }
 }

@@ -2,11 +2,11 @@
 
 use crate::config::ServerName;
 use crate::pending::PendingInput;
-use callboard_proto::Method;
 use callboard_proto::deadline::Limit;
 use callboard_proto::mrtr::{Cap, HandlerError};
 use callboard_proto::negotiate::OpeningFailure;
 use callboard_proto::protocol::Violation;
+use callboard_proto::{Brief, Method};
 use serde_json::value::RawValue;
 use std::error::Error;
 use std::fmt;
@@ -48,11 +48,13 @@ pub enum CallErrorKind {
         /// The state of the server and what led to it.
         reason: String,
     },
-    /// As many calls wait for this server as may.
-    #[error("{waiting} calls wait for this server already; try again later or raise `max_waiting`")]
+    /// As many calls wait for this server, or are on the wire, as may.
+    #[error("the limit of {limit} calls is reached; try again later or raise `{option}`")]
     Overloaded {
         /// The limit that was reached.
-        waiting: usize,
+        limit: usize,
+        /// The option that sets it: `max_waiting`, or, for a call that a handler makes, `max_in_flight`.
+        option: &'static str,
     },
     /// A limit of the call passed; a server that had it has been told to stop.
     #[error("no answer within {after:?}, {stage}{}", advice(*.stage, *.which, .reason.as_deref()))]
@@ -94,7 +96,7 @@ pub enum CallErrorKind {
     #[error("{0}")]
     MrtrLimit(Cap),
     /// What the server asked could not be answered.
-    #[error("the input `{key}` could not be answered, {cause}")]
+    #[error("the input `{}` could not be answered, {cause}", Brief(.key))]
     InputHandler {
         /// The key of the input request.
         key: String,

@@ -19,8 +19,8 @@ use callboard_proto::negotiate::{Attempt, Opened, OpeningFailure};
 use callboard_proto::{Era, Method, Revision};
 use std::fmt;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
@@ -37,6 +37,9 @@ struct Inner {
     shared: Arc<Shared>,
     runtime: Runtime,
     slots: AtomicU64,
+    /// Held from the look at the registry to the message for the supervisor: it hears of a server's coming before
+    /// it hears of its going. Never held across an await.
+    order: Mutex<()>,
 }
 
 /// A hub in preparation; see [`Hub::builder`].
@@ -94,6 +97,7 @@ impl Hub {
     ///
     /// [`NoSuchServer`].
     pub fn remove(&self, name: &str) -> Result<(), NoSuchServer> {
+        let _in_order = self.inner.in_order();
         let slot = self.slot(name)?;
         self.inner.shared.registry.remove(&slot);
         slot.set_removed();
@@ -117,11 +121,14 @@ impl Hub {
             reason: error.to_string(),
         })?;
         let (done, replaced) = oneshot::channel();
-        self.inner.runtime.supervisor().do_send(SupMsg::Replace {
-            slot,
-            config: Arc::new(config),
-            done,
-        });
+        let config = Arc::new(config);
+        {
+            let _in_order = self.inner.in_order();
+            self.inner
+                .runtime
+                .supervisor()
+                .do_send(SupMsg::Replace { slot, config, done });
+        }
         replaced.await.map_err(|_| StartError::Shutdown)
     }
 
@@ -238,6 +245,7 @@ impl Inner {
             ),
             clock::now(),
         ));
+        let _in_order = self.in_order();
         if !self.shared.registry.add(&slot) {
             return Err(StartError::Duplicate(name));
         }
@@ -248,6 +256,13 @@ impl Inner {
             shared: Arc::clone(&self.shared),
             slot,
         })
+    }
+}
+
+impl Inner {
+    fn in_order(&self) -> MutexGuard<'_, ()> {
+        // It guards no data that could be left half changed.
+        self.order.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -455,6 +470,7 @@ impl HubBuilder {
                 shared,
                 runtime,
                 slots: AtomicU64::new(0),
+                order: Mutex::new(()),
             }),
         };
         for config in self.servers {

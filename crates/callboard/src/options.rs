@@ -1,6 +1,6 @@
 //! The options of a call, and what of them has a default per server and per hub.
 
-use crate::clock::Instant;
+use crate::clock::{self, Instant};
 use crate::config::ServerName;
 use callboard_proto::deadline::Limits;
 use callboard_proto::envelope::CallerMeta;
@@ -146,8 +146,7 @@ impl fmt::Debug for Options {
 
 /// Where deadlines are counted from, for the cell.
 pub(crate) fn deadline_of(limits: Limits, now: Instant) -> Instant {
-    now.checked_add(limits.timeout.min(limits.max_total))
-        .unwrap_or_else(|| now + Duration::from_secs(100 * 365 * 24 * 3600))
+    clock::after(now, limits.timeout.min(limits.max_total))
 }
 
 #[cfg(test)]

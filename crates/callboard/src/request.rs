@@ -496,7 +496,14 @@ impl Inner {
         self.asking = None;
         self.admitting = None;
         self.admission = None;
-        let answer = self.answer_of(how);
+        let mut answer = self.answer_of(how);
+        // A call that was answered in part is not as if it had never left.
+        if let Err(failure) = &mut answer
+            && failure.delivery == Delivery::NotSent
+            && self.exchange.was_answered()
+        {
+            failure.delivery = Delivery::Answered;
+        }
         self.observed.end(&answer, self.exchange.sent());
         if let Some(sender) = self.reply.take() {
             // Refused only if the caller left meanwhile.
@@ -515,7 +522,9 @@ impl Inner {
                 ..
             } => return Ok(Answer::Result(result)),
             Final::InputRequired(pending) => return Ok(Answer::InputRequired(Box::new(pending))),
-            Final::Outcome { outcome, written } => failure_of(outcome, written, &self.method()),
+            Final::Outcome { outcome, written } => {
+                failure_of(outcome, written, self.exchange.era(), &self.method())
+            }
             Final::Expired { which, after, at } => {
                 let stage = match at {
                     At::Waiting => self.stage.get(),
@@ -526,7 +535,6 @@ impl Inner {
                     At::OnWire | At::Paused if self.cell.is_written() => Delivery::Unknown,
                     // Between rounds the server has answered and holds nothing.
                     At::Asking => Delivery::Answered,
-                    At::Waiting if self.exchange.sent() > 0 => Delivery::Answered,
                     At::Waiting | At::OnWire | At::Paused => Delivery::NotSent,
                 };
                 let reason = (stage == Stage::Connecting).then(|| self.slot.state().reason());
@@ -674,14 +682,13 @@ impl Drop for Inner {
     }
 }
 
-fn failure_of(outcome: Outcome, written: bool, method: &Method) -> Failure {
+fn failure_of(outcome: Outcome, written: bool, era: Era, method: &Method) -> Failure {
     match outcome {
         Outcome::Error(error) => {
-            // Refused before it was run: safe to repeat, though as it stands it would be refused again.
-            let refused = matches!(
-                error.code,
-                HEADER_MISMATCH | MISSING_CAPABILITY | UNSUPPORTED_VERSION
-            );
+            // Refused before it was run: safe to repeat, though as it stands it would be refused again. In the
+            // legacy era these codes are the server's own.
+            let codes = [HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED_VERSION];
+            let refused = era == Era::Modern && codes.contains(&error.code);
             let data = error.data.and_then(|data| serde_json::from_slice(&data).ok());
             Failure::new(
                 CallErrorKind::Rpc {

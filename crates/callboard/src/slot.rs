@@ -163,6 +163,10 @@ impl Slot {
         look(&self.state.borrow())
     }
 
+    pub(crate) fn is_removed(&self) -> bool {
+        self.removed.load(Ordering::Acquire)
+    }
+
     /// For the supervisor: another configuration, and what follows from it.
     pub(crate) fn configure(&self, config: &Arc<ServerConfig>) {
         self.publish(|state| {
@@ -246,7 +250,8 @@ impl Slot {
                     let permit = match rank {
                         Rank::Handler => state.gate.try_take(rank).ok_or_else(|| {
                             Failure::not_sent(CallErrorKind::Overloaded {
-                                waiting: gate.max_in_flight,
+                                limit: gate.max_in_flight,
+                                option: "max_in_flight",
                             })
                         })?,
                         Rank::Call | Rank::Round => state.gate.take(rank).await,
@@ -350,7 +355,8 @@ impl<'a> Waiting<'a> {
         let place = Self(gate);
         if waiting >= gate.max_waiting {
             return Err(Failure::not_sent(CallErrorKind::Overloaded {
-                waiting: gate.max_waiting,
+                limit: gate.max_waiting,
+                option: "max_waiting",
             }));
         }
         Ok(place)

@@ -105,6 +105,8 @@ struct Child {
     conn: Option<Arc<ConnRef>>,
     /// It is to stay away once it has ended.
     stopping: bool,
+    /// Its configuration was replaced: however the connection ends, the next one is made by the new one at once.
+    replaced: bool,
     known: Known,
     /// When the first process of the present opening was started.
     started: Instant,
@@ -137,6 +139,9 @@ impl Supervisor {
         if self.ending.is_some() {
             return stopped(&slot, "the hub is shut down");
         }
+        if slot.is_removed() {
+            return stopped(&slot, REMOVED);
+        }
         let config = slot.state().config;
         let child = Child {
             slot,
@@ -144,6 +149,7 @@ impl Supervisor {
             generation: 0,
             conn: None,
             stopping: false,
+            replaced: false,
             known: Known::default(),
             started: clock::now().into_std(),
             ready: None,
@@ -181,7 +187,10 @@ impl Supervisor {
         });
         // The next configuration starts when the old connection is gone, or at once where there is none.
         match child.conn {
-            Some(_) => child.close(),
+            Some(_) => {
+                child.replaced = true;
+                child.close();
+            }
             None => child.launch(None, context.address()),
         }
     }
@@ -190,7 +199,7 @@ impl Supervisor {
         let Some(child) = self.children.get_mut(&slot.id) else {
             return;
         };
-        if child.generation != conn.generation || child.stopping {
+        if child.generation != conn.generation || child.stopping || child.replaced {
             return;
         }
         child.known = Known {
@@ -217,6 +226,9 @@ impl Supervisor {
         child.conn = None;
         if child.stopping {
             return self.forget_if_gone(slot.id);
+        }
+        if std::mem::take(&mut child.replaced) {
+            return child.launch(None, context.address());
         }
         let was_ready = child.ready.take();
         if was_ready.is_some_and(|since| clock::now().duration_since(since) >= HEALTHY) {

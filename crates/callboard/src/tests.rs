@@ -4,7 +4,7 @@
 
 use crate::clock;
 use crate::connection::{ConnMsg, ConnRef, OnConnection};
-use crate::error::{CallErrorKind, Delivery, Stage};
+use crate::error::{CallErrorKind, Delivery, ReadyError, Stage};
 use crate::slot::Phase;
 use crate::spawner::SpawnMsg;
 use crate::{Client, Hub, ServerConfig, ServerState, memory};
@@ -402,7 +402,13 @@ async fn calls_past_the_waiting_limit_are_refused_at_once() {
     let error = echo_within(&client, limit).await;
 
     assert!(
-        matches!(error.kind(), CallErrorKind::Overloaded { waiting: 2 }),
+        matches!(
+            error.kind(),
+            CallErrorKind::Overloaded {
+                limit: 2,
+                option: "max_waiting"
+            }
+        ),
         "{error}"
     );
     assert_eq!(error.delivery(), Delivery::NotSent);
@@ -423,6 +429,54 @@ async fn a_removed_server_refuses_its_old_handles_and_its_name_is_free() {
     let again = hub.add(config()).unwrap();
     assert_eq!(echo(&again).await.unwrap(), "x");
     assert!(echo(&client).await.is_err(), "the old handle stays refused");
+    hub.shutdown(Duration::ZERO).await;
+}
+
+// A replacement is not lost, whatever the old connection is doing meanwhile. Guard: `Child::replaced`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replacement_holds_while_the_old_configuration_is_failing() {
+    let hub = Hub::builder("test", "1").start().unwrap();
+    for round in 0..60_u64 {
+        let client = hub.add(ServerConfig::stdio("mem", "/no/such/program")).unwrap();
+        tokio::time::sleep(Duration::from_micros(round * 20)).await;
+
+        hub.replace(config()).await.unwrap();
+
+        let ready = client.ready().within(Duration::from_secs(10)).await;
+        assert!(ready.is_ok(), "round {round}: {ready:?}");
+        assert_eq!(client.view().restarts, 0, "round {round}");
+        hub.remove("mem").unwrap();
+    }
+    hub.shutdown(Duration::ZERO).await;
+}
+
+// A server that is removed while it is added leaves nothing. Guard: `Inner::order`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_removed_at_once_is_not_started_later() {
+    let hub = Hub::builder("test", "1").start().unwrap();
+    let remover = {
+        let hub = hub.clone();
+        tokio::task::spawn_blocking(move || {
+            let mut removed = 0;
+            while removed < 2_000 {
+                removed += usize::from(hub.remove("mem").is_ok());
+            }
+        })
+    };
+    let mut added = 0;
+    while added < 2_000 {
+        let (connector, _) = memory::listen();
+        added += usize::from(hub.add(ServerConfig::memory("mem", connector)).is_ok());
+    }
+    remover.await.unwrap();
+
+    for _ in 0..500 {
+        if hub.counts().connections == 0 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(hub.counts().connections, 0);
     hub.shutdown(Duration::ZERO).await;
 }
 
@@ -512,4 +566,41 @@ fn hubs_start_and_end_without_a_runtime_of_the_caller() {
         let hub = Hub::builder("test", "1").start().unwrap();
         runtime.block_on(hub.shutdown(Duration::ZERO));
     }
+}
+
+// Guard: `client::sleep_until` takes the hub's runtime where the caller has none.
+#[test]
+fn readiness_is_awaited_outside_of_a_runtime() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let (hub, client) = runtime.block_on(async { threaded(config()).await });
+
+    let view = futures_executor::block_on(client.ready().into_future()).unwrap();
+
+    assert!(matches!(view.state, ServerState::Ready));
+    runtime.block_on(hub.shutdown(Duration::ZERO));
+}
+
+#[test]
+fn readiness_has_its_limit_outside_of_a_runtime() {
+    let (connector, _listener) = memory::listen();
+    let hub = Hub::builder("test", "1")
+        .server(ServerConfig::memory("mute", connector))
+        .start()
+        .unwrap();
+    let client = hub.client("mute").unwrap();
+
+    let ready = client.ready().within(Duration::from_millis(20));
+    let error = futures_executor::block_on(ready.into_future()).unwrap_err();
+
+    assert!(matches!(error, ReadyError::Timeout { .. }), "{error}");
+    futures_executor::block_on(hub.shutdown(Duration::ZERO));
+}
+
+#[tokio::test]
+async fn readiness_may_be_awaited_for_ever() {
+    let (hub, client) = threaded(config()).await;
+
+    client.ready().within(Duration::MAX).await.unwrap();
+
+    hub.shutdown(Duration::ZERO).await;
 }

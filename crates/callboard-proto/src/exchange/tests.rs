@@ -1,6 +1,7 @@
 //! The table of the call, and a model that it is compared with.
 
 use super::*;
+use crate::revision::Era;
 use crate::wire::Down;
 use proptest::prelude::*;
 use serde_json::json;
@@ -385,6 +386,30 @@ fn required_pages_are_visited_once_and_the_call_is_made_again() {
     assert_eq!(
         play(config(handled()), &[required(pages)], "accept").0,
         ["submit", "failure"]
+    );
+}
+
+// A legacy server's own -32022 is an error as any other: what ran is not run again
+#[test]
+fn the_code_of_a_refused_version_means_nothing_in_the_legacy_era() {
+    let mut exchange = Exchange::start(config(handled()), at());
+    exchange.handle_admitted(Era::Legacy);
+    let _ = drain(&mut exchange);
+    feed(&mut exchange, In::Settled(refused(), true), at());
+    assert_eq!(drain(&mut exchange), ["failure"]);
+}
+
+#[test]
+fn a_call_that_goes_to_the_next_connection_takes_no_pause_along() {
+    let start = at();
+    let mut exchange = brought_to(State::OnWire, start);
+    feed(&mut exchange, In::Pause, start + 4 * SECOND);
+    assert_eq!(exchange.poll_timeout(), Some(start + 100 * SECOND));
+    feed(&mut exchange, In::Settled(down(), false), start + 20 * SECOND);
+    assert_eq!(
+        exchange.poll_timeout(),
+        Some(start + 26 * SECOND),
+        "what was left goes on"
     );
 }
 

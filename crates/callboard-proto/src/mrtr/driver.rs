@@ -44,7 +44,7 @@ pub enum RunError<E> {
     #[error("the result has the type `{0}`, which is not allowed here")]
     ResultType(Box<str>),
     /// An input could not be answered.
-    #[error("the input `{key}` could not be answered, {cause}")]
+    #[error("the input `{}` could not be answered, {cause}", crate::Brief(.key))]
     Handler {
         /// The key of the input request.
         key: String,

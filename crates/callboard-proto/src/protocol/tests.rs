@@ -485,6 +485,22 @@ fn a_cancelled_legacy_exchange_is_aborted_when_it_has_lingered() {
     assert_eq!(rig.protocol.poll_timeout(), None);
 }
 
+#[test]
+fn of_many_cancelled_legacy_exchanges_the_oldest_are_given_up() {
+    let mut rig = Rig::ready(Channel::Http, Era::Legacy);
+    for key in 100..100 + 2 * LINGERING as Key {
+        rig.submit(key, "a");
+        rig.protocol.handle_cancel(key, true, "gone", rig.now);
+    }
+    assert_eq!(rig.protocol.in_flight(), LINGERING);
+    let aborts = rig
+        .drain()
+        .iter()
+        .filter(|said| said.starts_with("abort"))
+        .count();
+    assert_eq!(aborts, LINGERING);
+}
+
 // PROG-02, FR-027
 #[test]
 fn progress_reaches_only_a_request_that_asked_for_it() {

@@ -1,20 +1,106 @@
 //! A message without a key, a notification or an answer to the server: sent, acknowledged, forgotten.
+//!
+//! ```text
+//! Letter ──► Errands ─┬─ cancellations ─┐
+//!            bounded  └─ all others ────┴──► run, at most 16 at once: POST ─► any 2xx
+//! ```
+//! Each errand on the wire costs a socket, and a server decides how many answers it asks for and how late it
+//! takes them: so both their number and that of those waiting are bounded.
 
 use super::Shared;
 use super::request::Letter;
+use callboard_proto::Method;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::sync::watch;
+use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, timeout, timeout_at};
 use tracing::debug;
+
+/// The errands of one transport: those on the wire, and those that wait for a place there in order.
+///
+/// Owned by the driver; nothing starts unless it calls [`Errands::next`].
+#[derive(Default)]
+pub(super) struct Errands {
+    running: JoinSet<()>,
+    /// They go first: each stops work that nobody waits for.
+    cancellations: VecDeque<Letter>,
+    others: VecDeque<Letter>,
+}
+
+/// More errands wait than a server that reads would leave waiting.
+#[derive(Debug)]
+pub(super) struct Overflow;
+
+impl Errands {
+    /// Has `letter` wait for its turn.
+    ///
+    /// # Errors
+    ///
+    /// There is neither a place on the wire nor room to wait; the letter is dropped.
+    pub(super) fn push(&mut self, letter: Letter) -> Result<(), Overflow> {
+        if self.waiting() >= WAITING && !self.has_place() {
+            return Err(Overflow);
+        }
+        if letter.meta.method.as_ref() == Some(&Method::CANCELLED) {
+            self.cancellations.push_back(letter);
+        } else {
+            self.others.push_back(letter);
+        }
+        Ok(())
+    }
+
+    /// The letter whose turn it is, if there is a place for it; it is to be passed to [`Errands::start`].
+    pub(super) fn next(&mut self) -> Option<Letter> {
+        if !self.has_place() {
+            return None;
+        }
+        self.cancellations.pop_front().or_else(|| self.others.pop_front())
+    }
+
+    /// Puts one message on the wire, whether or not there is a place for it.
+    pub(super) fn start(
+        &mut self,
+        shared: Rc<Shared>,
+        letter: Letter,
+        gate: Option<Gate>,
+        latch: Option<Latch>,
+    ) {
+        self.running.spawn_local(run(shared, letter, gate, latch));
+    }
+
+    /// Waits until one is through; `None` if none is on its way. An error is a panic.
+    ///
+    /// Cancel safe.
+    pub(super) async fn ended(&mut self) -> Option<Result<(), JoinError>> {
+        self.running.join_next().await
+    }
+
+    /// Forgets those that wait, and says how many they were.
+    pub(super) fn forget(&mut self) -> usize {
+        let waiting = self.waiting();
+        self.cancellations.clear();
+        self.others.clear();
+        waiting
+    }
+
+    fn has_place(&self) -> bool {
+        self.running.len() < RUNNING
+    }
+
+    fn waiting(&self) -> usize {
+        self.cancellations.len() + self.others.len()
+    }
+}
 
 /// Sends one message; every 2xx is success, whatever comes with it (FR-053, FR-054).
 ///
 /// A failure is only logged: nobody waits for it, and what it means for the connection shows with its next
 /// request. `latch` opens the gate for those behind this message once the server has answered it.
-pub(super) async fn run(shared: Rc<Shared>, letter: Letter, gate: Option<Gate>, latch: Option<Latch>) {
+async fn run(shared: Rc<Shared>, letter: Letter, gate: Option<Gate>, latch: Option<Latch>) {
     let method = letter.meta.method.clone();
     let post = async {
         Gate::pass(gate).await;
@@ -102,7 +188,13 @@ impl Gate {
     }
 }
 
-/// The longest one message may take, its wait at the gate included.
+/// The most errands of a server that are on the wire at once, each on a socket of its own.
+const RUNNING: usize = 16;
+
+/// The most errands of a server that wait for a place there.
+const WAITING: usize = 1024;
+
+/// The longest one message may take on the wire, its wait at the gate included.
 const LIMIT: Duration = Duration::from_secs(30);
 
 const DRAIN_SIZE: usize = 64 * 1024;

@@ -612,7 +612,189 @@ async fn an_answer_to_the_server_is_a_post_of_its_own_of_which_only_a_failure_is
     .await;
 }
 
+// FR-053: a server decides how many answers it asks for, but not how many sockets they cost.
+#[tokio::test]
+async fn of_many_answers_sixteen_are_on_the_wire_and_the_rest_follows() {
+    local(async {
+        const PINGS: usize = 200;
+        let go = Rc::new(Notify::new());
+        let ping = r#"{"jsonrpc":"2.0","id":9,"method":"ping"}"#;
+        let stream = events(&format!("data: {ping}\n\n").repeat(PINGS), Steps::hold);
+        let rest = std::iter::repeat_with(|| answer(202, "", "")).take(PINGS - ON_THE_WIRE);
+        let script = held(&go).chain([json(&result(2))]).chain(rest);
+        let (mut server, mut client) = start(script, [stream]).await;
+        finish_handshake(&mut server, &mut client).await;
+
+        for id in 0..PINGS {
+            assert!(matches!(client.event().await, Some(Event::Frame { .. })));
+            answer_server(&client, id);
+        }
+
+        let mut ids = answered(&mut server, ON_THE_WIRE).await;
+        client.call(2, legacy("tools/call"));
+        assert_eq!(client.frames_of(2).await, [result_of(2)]);
+        assert!(server.request().await.body.contains(r#""id":2,"method""#));
+        assert_eq!(lines(&mut server), [""; 0]);
+        // The handshake and the call share a socket, the stream has its own.
+        assert!(server.accepted.get() <= ON_THE_WIRE + 2);
+        go.notify_waiters();
+        ids.extend(answered(&mut server, PINGS - ON_THE_WIRE).await);
+        ids.sort_unstable();
+        assert_eq!(ids, (0..PINGS).collect::<Vec<_>>());
+    })
+    .await;
+}
+
+// FR-053
+#[tokio::test]
+async fn answers_wait_in_order_and_cancellations_go_ahead_of_them() {
+    local(async {
+        let go = Rc::new(Notify::new());
+        let script = held(&go).chain(held(&go));
+        let (mut server, mut client) = start(script, []).await;
+        finish_handshake(&mut server, &mut client).await;
+        for id in 0..ON_THE_WIRE + 3 {
+            answer_server(&client, id);
+        }
+        answered(&mut server, ON_THE_WIRE).await;
+
+        client.tell(legacy("notifications/cancelled"));
+
+        go.notify_one();
+        assert!(server.request().await.body.contains(r#""method":"m""#));
+        for id in ON_THE_WIRE..ON_THE_WIRE + 3 {
+            go.notify_one();
+            assert_eq!(answered(&mut server, 1).await, [id]);
+        }
+    })
+    .await;
+}
+
+// FR-016
+#[tokio::test]
+async fn a_server_that_takes_no_answers_is_given_up_when_the_queue_is_full() {
+    local(async {
+        const QUEUED: usize = 1024;
+        let script = held(&Rc::default()).chain([json(&result(2))]);
+        let (mut server, mut client) = start(script, []).await;
+        finish_handshake(&mut server, &mut client).await;
+
+        for id in 0..ON_THE_WIRE + QUEUED {
+            answer_server(&client, id);
+        }
+        answered(&mut server, ON_THE_WIRE).await;
+        client.call(2, legacy("tools/call"));
+        assert_eq!(client.frames_of(2).await, [result_of(2)]);
+        answer_server(&client, ON_THE_WIRE + QUEUED);
+
+        let last = client.event().await;
+        assert!(matches!(last, Some(Event::Down(Down::NotReading))), "{last:?}");
+        assert!(client.event().await.is_none());
+        assert!(server.accepted.get() <= ON_THE_WIRE + 2);
+    })
+    .await;
+}
+
+// FR-053
+#[tokio::test]
+async fn closing_lets_answers_that_wait_go_before_the_session_ends() {
+    local(async {
+        const WAITING: usize = 20;
+        let go = Rc::new(Notify::new());
+        let rest = std::iter::repeat_with(|| answer(202, "", "")).take(WAITING + 1);
+        let (mut server, mut client) = start(held(&go).chain(rest), []).await;
+        finish_handshake(&mut server, &mut client).await;
+        for id in 0..ON_THE_WIRE + WAITING {
+            answer_server(&client, id);
+        }
+        answered(&mut server, ON_THE_WIRE).await;
+
+        client.post(Command::Close);
+
+        go.notify_waiters();
+        answered(&mut server, WAITING).await;
+        assert_eq!(server.request().await.line, DELETE);
+        assert!(matches!(client.event().await, Some(Event::Down(Down::Closed))));
+    })
+    .await;
+}
+
+// LHT-03
+#[tokio::test]
+async fn a_new_handshake_waits_for_no_answers_and_forgets_those_not_sent() {
+    local(async {
+        let go = Rc::new(Notify::new());
+        let anew = [
+            session_answer("s2", 2),
+            answer(202, "", ""),
+            json(&result(3)),
+            answer(204, "", ""),
+        ];
+        let (mut server, mut client) = start(held(&go).chain(anew), []).await;
+        finish_handshake(&mut server, &mut client).await;
+        for id in 0..ON_THE_WIRE + 5 {
+            answer_server(&client, id);
+        }
+        answered(&mut server, ON_THE_WIRE).await;
+
+        client.call(2, initialize());
+        client.frames_of(2).await;
+        client.tell(legacy("notifications/initialized"));
+        client.call(3, legacy("tools/call"));
+        client.frames_of(3).await;
+        assert_eq!(lines(&mut server), [POST, POST, GET, POST]);
+
+        // Closing lets everything go that waits: nothing does.
+        client.post(Command::Close);
+        go.notify_waiters();
+        assert_eq!(server.request().await.line, DELETE);
+    })
+    .await;
+}
+
 // ---- helpers ----
+
+/// How many answers to the server are sent at the same time.
+const ON_THE_WIRE: usize = 16;
+
+/// As many scripts as there may be answers on the wire, each of which accepts its answer after a `go`.
+fn held(go: &Rc<Notify>) -> impl Iterator<Item = Steps> + use<> {
+    let go = go.clone();
+    let accept = "HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n";
+    std::iter::repeat_with(move || Steps::new("").wait(&go).then(accept)).take(ON_THE_WIRE)
+}
+
+/// Shakes hands, and has the server see all of it.
+async fn finish_handshake(server: &mut Server, client: &mut Client) {
+    shake_hands(client).await;
+    for line in [POST, POST, GET] {
+        assert_eq!(server.request().await.line, line);
+    }
+}
+
+fn answer_server(client: &Client, id: usize) {
+    client.post(Command::Send {
+        key: None,
+        message: message(&format!(r#"{{"jsonrpc":"2.0","id":{id},"result":"#)),
+        meta: SendMeta {
+            method: None,
+            ..legacy("")
+        },
+    });
+}
+
+/// The ids of the next `count` requests, which must all be answers to the server.
+async fn answered(server: &mut Server, count: usize) -> Vec<usize> {
+    let mut ids = Vec::new();
+    for _ in 0..count {
+        let body = server.request().await.body;
+        let rest = body.strip_prefix(r#"{"jsonrpc":"2.0","id":"#).unwrap();
+        let (id, rest) = rest.split_once(',').unwrap();
+        assert!(rest.starts_with(r#""result":"#), "{body}");
+        ids.push(id.parse().unwrap());
+    }
+    ids
+}
 
 /// A server that shakes hands, then answers POSTs with `script` and GETs with `streams`; and its client.
 async fn start(

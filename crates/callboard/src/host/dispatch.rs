@@ -46,7 +46,7 @@ pub(crate) enum DispatchError {
     #[error("the user rejected the request")]
     Rejected,
     /// The question cannot be read; no handler saw it.
-    #[error("the request is malformed, {0}")]
+    #[error("the request is malformed, {}", callboard_proto::Brief(.0))]
     Malformed(String),
     /// Too many questions of this server are open already.
     #[error("{QUESTIONS} requests of this server are waiting for handlers already")]

@@ -3,6 +3,7 @@
 //! A schema is judged before the user is asked, so that nobody fills in a form that cannot be accepted.
 
 use callboard_proto::message::RawJson;
+use callboard_proto::message::flat_form;
 use jsonschema::error::ValidationErrorKind;
 use jsonschema::{PatternOptions, ValidationError, Validator};
 use serde_json::{Map, Value};
@@ -15,7 +16,7 @@ pub(super) struct Form {
 }
 
 impl Form {
-    /// Reads a requested schema. Its references stay inside of it: nothing is ever fetched.
+    /// Reads a requested schema. Of its keywords only those of a form are compiled.
     ///
     /// # Errors
     ///
@@ -26,18 +27,9 @@ impl Form {
         }
         let unusable = |reason: String| format!("the requested schema cannot be used, {reason}");
         let schema: Value = schema.decode().map_err(|error| unusable(error.to_string()))?;
-        let properties = match &schema {
-            Value::Object(members) if may_be(members, "object") => members.get("properties"),
-            _ => return Err(unusable("it is not that of an object".to_owned())),
-        };
+        let schema = flat_form(&schema).map_err(unusable)?;
         let none = Map::new();
-        let properties = properties.and_then(Value::as_object).unwrap_or(&none);
-        if let Some((name, _)) = properties.iter().find(|(_, property)| nests(property)) {
-            let name = short(name);
-            return Err(unusable(format!(
-                "its property `{name}` nests, and a form is flat"
-            )));
-        }
+        let properties = schema["properties"].as_object().unwrap_or(&none);
         let defaults = properties.iter().filter_map(|(name, property)| {
             let default = property.get("default").filter(|default| is_flat(default))?;
             Some((name.clone(), default.clone()))
@@ -103,41 +95,6 @@ fn reason(error: &ValidationError<'_>) -> String {
             format!("the property `{name}` does not fit the requested schema, {masked}")
         }
     }
-}
-
-/// Whether a property can only hold what no form has: an object, or a list of other things than strings.
-fn nests(property: &Value) -> bool {
-    let Some(members) = property.as_object() else {
-        return false;
-    };
-    if holds_object(members) {
-        return true;
-    }
-    match members.get("items") {
-        Some(Value::Object(items)) => {
-            holds_object(items) || names(items, "array") || items.contains_key("items")
-        }
-        Some(Value::Array(_)) => true,
-        _ => false,
-    }
-}
-
-fn holds_object(schema: &Map<String, Value>) -> bool {
-    names(schema, "object") || schema.contains_key("properties")
-}
-
-/// Whether `type` names this type.
-fn names(schema: &Map<String, Value>, wanted: &str) -> bool {
-    match schema.get("type") {
-        Some(Value::String(one)) => one == wanted,
-        Some(Value::Array(several)) => several.iter().any(|one| one == wanted),
-        _ => false,
-    }
-}
-
-/// The same, or there is no `type`.
-fn may_be(schema: &Map<String, Value>, wanted: &str) -> bool {
-    !schema.contains_key("type") || names(schema, wanted)
 }
 
 /// Whether a value is one that a form can hold. Null is none: what has no value is left out.

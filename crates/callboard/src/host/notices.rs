@@ -4,8 +4,8 @@
 
 use super::dispatch::caught;
 use super::{HandlerContext, Handlers, IN_HANDLER};
-use callboard_proto::Method;
 use callboard_proto::message::{LogMessage, RawJson};
+use callboard_proto::{Brief, Method};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -114,8 +114,12 @@ impl Drain {
             let handled = IN_HANDLER.scope((), caught(self.notices.hand_out(notice)));
             match tokio::time::timeout(LIMIT, handled).await {
                 Ok(Ok(())) => {}
-                Ok(Err(panic)) => warn!(%server, %method, panic, "a handler of notifications panicked"),
-                Err(_) => warn!(%server, %method, limit = ?LIMIT, "a handler of notifications took too long"),
+                Ok(Err(panic)) => {
+                    warn!(%server, method = %Brief(method.as_str()), panic, "a handler of notifications panicked");
+                }
+                Err(_) => {
+                    warn!(%server, method = %Brief(method.as_str()), limit = ?LIMIT, "a handler of notifications took too long");
+                }
             }
         }
     }
