@@ -1,7 +1,9 @@
 //! What servers over HTTP do wrong, played on real sockets, and what the wire carries when they do not.
 
-use crate::support::{assert_says, at_rest, end, eventually, http, hub_of, meanwhile, millis, secs, told};
-use callboard::{Client, Delivery, Hub, Revision, ServerConfig, ServerState};
+use crate::support::{
+    assert_echo, assert_says, at_rest, end, eventually, http, hub_of, meanwhile, millis, ready, secs, told,
+};
+use callboard::{Delivery, Revision, ServerConfig, ServerState};
 use callboard_testkit::{HttpScript, HttpStep, Recorded, Router, SseEvent, results};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -808,21 +810,6 @@ async fn answer_to_a_cancelled_legacy_call_is_counted_and_its_exchange_ends() {
 const NONE: [(&str, &str); 0] = [];
 const JSON: [(&str, &str); 1] = [("Content-Type", "application/json")];
 const PAGE: &str = "<!doctype html><title>Sign in</title>";
-
-/// A hub whose one server is open for calls.
-async fn ready(config: ServerConfig) -> (Hub, Client) {
-    let (hub, client) = hub_of(config);
-    client.ready().within(secs(10)).await.unwrap();
-    (hub, client)
-}
-
-async fn assert_echo(client: &Client, text: &str) {
-    let answer = client
-        .call_tool("echo", json!({"text": text}))
-        .timeout(secs(10))
-        .await;
-    assert_eq!(answer.unwrap().text(), text);
-}
 
 fn names(server: &HttpScript) -> Vec<String> {
     server

@@ -1,9 +1,10 @@
 //! What servers over stdio do wrong, played by real processes, and what it costs: its own call, never more.
 
 use crate::support::{
-    assert_says, at_rest, end, eventually, hub_of, meanwhile, millis, processes, secs, shell, told,
+    assert_echo, assert_says, at_rest, end, eventually, hub_of, meanwhile, millis, processes, ready, secs,
+    shell, told,
 };
-use callboard::{CallError, CallErrorKind, Client, Delivery, Hub, ServerConfig, ServerState, Stage};
+use callboard::{CallError, CallErrorKind, Delivery, Hub, ServerConfig, ServerState, Stage};
 use callboard_testkit::{Script, StdioScript, results};
 use serde_json::{Value, json};
 use std::future::IntoFuture;
@@ -768,21 +769,6 @@ const STRAY_ERROR: &str = r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32603,"
 
 fn done() -> Value {
     results::text("done")
-}
-
-/// A hub whose one server is open for calls.
-async fn ready(config: ServerConfig) -> (Hub, Client) {
-    let (hub, client) = hub_of(config);
-    client.ready().within(secs(10)).await.unwrap();
-    (hub, client)
-}
-
-async fn assert_echo(client: &Client, text: &str) {
-    let answer = client
-        .call_tool("echo", json!({"text": text}))
-        .timeout(secs(10))
-        .await;
-    assert_eq!(answer.unwrap().text(), text);
 }
 
 #[track_caller]

@@ -315,6 +315,22 @@ pub(crate) fn hub_of(config: ServerConfig) -> (Hub, Client) {
     (hub, client)
 }
 
+/// A hub whose one server is open for calls.
+pub(crate) async fn ready(config: ServerConfig) -> (Hub, Client) {
+    let (hub, client) = hub_of(config);
+    client.ready().within(secs(10)).await.unwrap();
+    (hub, client)
+}
+
+/// Checks that a call of the tool `echo` is answered rightly.
+pub(crate) async fn assert_echo(client: &Client, text: &str) {
+    let answer = client
+        .call_tool("echo", json!({"text": text}))
+        .timeout(secs(10))
+        .await;
+    assert_eq!(answer.unwrap().text(), text);
+}
+
 pub(crate) fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }

@@ -95,10 +95,7 @@ impl Implementation {
     /// The name to show: `title` where there is one, else `name`.
     #[must_use]
     pub fn display_name(&self) -> &str {
-        self.title
-            .as_deref()
-            .filter(|title| !title.is_empty())
-            .unwrap_or(&self.name)
+        view::shown([self.title.as_deref()], &self.name)
     }
 }
 

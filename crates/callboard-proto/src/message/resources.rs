@@ -129,10 +129,7 @@ impl Resource {
     /// The name to show: `title` where there is one, else `name`.
     #[must_use]
     pub fn display_name(&self) -> &str {
-        self.title
-            .as_deref()
-            .filter(|title| !title.is_empty())
-            .unwrap_or(&self.name)
+        view::shown([self.title.as_deref()], &self.name)
     }
 }
 
@@ -162,10 +159,7 @@ impl ResourceTemplate {
     /// The name to show: `title` where there is one, else `name`.
     #[must_use]
     pub fn display_name(&self) -> &str {
-        self.title
-            .as_deref()
-            .filter(|title| !title.is_empty())
-            .unwrap_or(&self.name)
+        view::shown([self.title.as_deref()], &self.name)
     }
 }
 

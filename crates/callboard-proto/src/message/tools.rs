@@ -146,11 +146,7 @@ impl Tool {
             .annotations
             .as_ref()
             .and_then(|annotations| annotations.title.as_deref());
-        let titles = [self.title.as_deref(), annotated].into_iter().flatten();
-        titles
-            .into_iter()
-            .find(|title| !title.is_empty())
-            .unwrap_or(&self.name)
+        view::shown([self.title.as_deref(), annotated], &self.name)
     }
 
     /// Whether it can be called as a task; `forbidden` unless the server says otherwise (2025-11-25).

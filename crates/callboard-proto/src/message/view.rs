@@ -98,6 +98,12 @@ pub(super) fn texts(member: Option<&RawValue>) -> Vec<String> {
     items.into_iter().filter_map(|item| text(Some(item))).collect()
 }
 
+/// The name to show to people: the first title that says anything, else `name`.
+pub(super) fn shown<'a, const N: usize>(titles: [Option<&'a str>; N], name: &'a str) -> &'a str {
+    let mut titles = titles.into_iter().flatten();
+    titles.find(|title| !title.is_empty()).unwrap_or(name)
+}
+
 /// For `deserialize_with`: keeps a member that is null apart from one that is absent (with `default`).
 pub(super) fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error> {
     <&RawValue>::deserialize(deserializer).map(Some)
