@@ -20,9 +20,11 @@
 mod client;
 mod config;
 mod content;
+mod download;
 mod errand;
 mod exchange;
 mod fault;
+mod fetch;
 mod request;
 mod session;
 mod standing;
@@ -240,9 +242,11 @@ impl Driver {
             debug!(server = %self.shared.name, "closed before every notification was answered");
         }
         self.shared.abort_all();
-        if let Some(request) = self.shared.target.end_session(&self.shared.session) {
+        if self.shared.session.id().is_some() {
+            let Shared { target, session, .. } = &*self.shared;
+            let end = self.shared.fetch(|| target.end_session(session));
             // Any answer will do, 405 included (LHT-04).
-            match timeout(CLOSE_LIMIT, self.shared.pool.request(request)).await {
+            match timeout(CLOSE_LIMIT, end).await {
                 Ok(Ok(answer)) => {
                     debug!(server = %self.shared.name, status = %answer.status(), "session ended")
                 }

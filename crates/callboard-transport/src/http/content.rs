@@ -3,7 +3,7 @@
 use callboard_proto::sse::SseEvent;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderValue, StatusCode, response};
-use hyper::body::{Body, Incoming};
+use http_body::Body;
 
 /// The two kinds of answers a request can have.
 pub(super) enum Content {
@@ -17,7 +17,7 @@ impl Content {
     /// # Errors
     ///
     /// Nothing that can be read here, as text for a user.
-    pub(super) fn of(head: &response::Parts, body: &Incoming) -> Result<Self, String> {
+    pub(super) fn of(head: &response::Parts, body: &impl Body) -> Result<Self, String> {
         if matches!(head.status, StatusCode::ACCEPTED | StatusCode::NO_CONTENT) {
             return Err(format!(
                 "status {}, expected an answer to the request",

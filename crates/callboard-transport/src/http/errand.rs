@@ -8,10 +8,11 @@
 //! takes them: so both their number and that of those waiting are bounded.
 
 use super::Shared;
+use super::download::Download;
+use super::fault::Fault;
 use super::request::Letter;
 use callboard_proto::Method;
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
@@ -104,11 +105,10 @@ async fn run(shared: Rc<Shared>, letter: Letter, gate: Option<Gate>, latch: Opti
     let method = letter.meta.method.clone();
     let post = async {
         Gate::pass(gate).await;
-        let request = shared
-            .target
-            .post(letter, &shared.session)
-            .map_err(Failure::Request)?;
-        let answer = shared.pool.request(request).await.map_err(Failure::Transfer)?;
+        let answer = shared
+            .fetch(|| shared.target.post(&letter, &shared.session))
+            .await
+            .map_err(Failure::Fault)?;
         drop(latch);
         if !answer.status().is_success() {
             return Err(Failure::Status(answer.status()));
@@ -118,8 +118,7 @@ async fn run(shared: Rc<Shared>, letter: Letter, gate: Option<Gate>, latch: Opti
     };
     let failure = match timeout(LIMIT, post).await {
         Ok(Ok(())) => return,
-        Ok(Err(Failure::Request(text))) => text,
-        Ok(Err(Failure::Transfer(error))) => super::fault::causes(&error),
+        Ok(Err(Failure::Fault(fault))) => fault.text(),
         Ok(Err(Failure::Status(status))) => format!("the server answered {status}"),
         Err(_) => format!("no answer within {LIMIT:?}"),
     };
@@ -130,7 +129,7 @@ async fn run(shared: Rc<Shared>, letter: Letter, gate: Option<Gate>, latch: Opti
 }
 
 /// Reads what little may come, so that the socket can be used again.
-pub(super) async fn drain(mut body: Incoming) {
+pub(super) async fn drain(mut body: Download) {
     let read = async {
         let mut left = DRAIN_SIZE;
         while let Some(Ok(frame)) = body.frame().await {
@@ -145,8 +144,7 @@ pub(super) async fn drain(mut body: Incoming) {
 }
 
 enum Failure {
-    Request(String),
-    Transfer(hyper_util::client::legacy::Error),
+    Fault(Fault),
     Status(http::StatusCode),
 }
 

@@ -1,6 +1,7 @@
 //! One request and its answer: a task that sends the POST and alone owns what comes back.
 
 use super::content::{self, Content};
+use super::download::{Download, Torn};
 use super::errand::Gate;
 use super::request::Letter;
 use super::{LARGE, Shared, fault};
@@ -12,10 +13,9 @@ use callboard_proto::{Frame, Junk, RequestId};
 use futures_util::FutureExt;
 use http::header::{RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderMap, response};
+use http_body::Body;
 use http_body_util::BodyExt;
-use hyper::body::{Body, Incoming};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -80,16 +80,10 @@ impl<'a> Exchange<'a> {
     }
 
     async fn follow(&mut self, letter: Letter) -> Ended {
-        let wire = Arc::clone(&letter.wire);
-        let request = match self.shared.target.post(letter, &self.shared.session) {
-            Ok(request) => request,
-            Err(text) => return Ended::Unreachable(text),
-        };
-        let (head, body) = match self.shared.pool.request(request).await {
+        let post = || self.shared.target.post(&letter, &self.shared.session);
+        let (head, body) = match self.shared.fetch(post).await {
             Ok(answer) => answer.into_parts(),
-            Err(error) => {
-                return fault::of_request(&error, &self.shared.target.authority, wire.is_written());
-            }
+            Err(fault) => return fault.ended(&self.shared.target.authority, letter.wire.is_written()),
         };
         if !head.status.is_success() {
             return Ended::Refused(refusal(&head, body).await);
@@ -104,7 +98,7 @@ impl<'a> Exchange<'a> {
         }
     }
 
-    async fn read_json(&mut self, mut body: Incoming) -> Ended {
+    async fn read_json(&mut self, mut body: Download) -> Ended {
         let whole = match whole(&mut body, self.shared.frame_limit).await {
             Ok(whole) => whole,
             Err(Broken::TooLarge) => return self.too_large().await,
@@ -122,7 +116,7 @@ impl<'a> Exchange<'a> {
     /// Delivers the messages of an event stream until it ends.
     ///
     /// The ids and the `retry` of events matter only where a stream can be resumed, which is not done here.
-    async fn read_events(&mut self, mut body: Incoming) -> Ended {
+    async fn read_events(&mut self, mut body: Download) -> Ended {
         let mut sse = Sse::new(self.shared.frame_limit);
         let mut last_call = None;
         loop {
@@ -228,11 +222,11 @@ impl<'a> Exchange<'a> {
 
 enum Broken {
     TooLarge,
-    Off(hyper::Error),
+    Off(Torn),
 }
 
 /// Reads a body to its end; one that came in a single piece is not copied.
-async fn whole(body: &mut Incoming, limit: usize) -> Result<Bytes, Broken> {
+async fn whole(body: &mut Download, limit: usize) -> Result<Bytes, Broken> {
     let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
     if announced > limit {
         return Err(Broken::TooLarge);
@@ -264,7 +258,7 @@ async fn whole(body: &mut Incoming, limit: usize) -> Result<Bytes, Broken> {
 }
 
 /// What a server says that refuses a request; of its body what comes in time.
-async fn refusal(head: &response::Parts, mut body: Incoming) -> Refusal {
+async fn refusal(head: &response::Parts, mut body: Download) -> Refusal {
     let mut start = BytesMut::new();
     let read = async {
         while start.len() < REFUSAL_SIZE

@@ -64,9 +64,9 @@ impl Target {
     /// # Errors
     ///
     /// No request can be made of it, as text for a user.
-    pub(super) fn post(&self, letter: Letter, session: &Session) -> Result<Request<Upload>, String> {
+    pub(super) fn post(&self, letter: &Letter, session: &Session) -> Result<Request<Upload>, String> {
         let Letter { message, meta, wire } = letter;
-        let mut request = Request::new(Upload::new(message, wire));
+        let mut request = Request::new(Upload::new(message.clone(), Arc::clone(wire)));
         *request.method_mut() = Method::POST;
         *request.uri_mut() = self.uri.clone()?;
         let fields = request.headers_mut();
@@ -126,10 +126,13 @@ impl Target {
         Ok(request)
     }
 
-    /// The DELETE that ends `session`, if there is one.
-    pub(super) fn end_session(&self, session: &Session) -> Option<Request<Upload>> {
-        session.id()?;
-        self.of_session(Method::DELETE, session).ok()
+    /// The DELETE that ends `session`.
+    ///
+    /// # Errors
+    ///
+    /// No request can be made of it, as text for a user.
+    pub(super) fn end_session(&self, session: &Session) -> Result<Request<Upload>, String> {
+        self.of_session(Method::DELETE, session)
     }
 
     /// A request without a body, which states what is known of `session`.

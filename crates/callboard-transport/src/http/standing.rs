@@ -12,17 +12,17 @@
 //! Not here: the streams of exchanges, which end with their exchange and are not taken up again.
 
 use super::content::{self, Content};
+use super::download::Download;
 use super::errand::{self, Gate, Latch};
-use super::upload::Upload;
-use super::{LARGE, Shared, fault};
+use super::fault::Fault;
+use super::{LARGE, Shared};
 use crate::inbox::Inbox;
 use bytes::Bytes;
 use callboard_proto::Frame;
 use callboard_proto::sse::{Sse, SseEvent, SseItem};
 use futures_util::FutureExt;
-use http::{HeaderValue, Request, Response, StatusCode};
+use http::{HeaderValue, Response, StatusCode};
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
 use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
@@ -84,20 +84,13 @@ impl Standing {
     /// One GET, to its end; `None` if the server is not to be asked again.
     async fn listen(&mut self, latch: Option<Latch>) -> Option<End> {
         let server = &self.shared.name;
-        let request = match self
-            .shared
-            .target
-            .listen(&self.shared.session, self.last.as_ref())
-        {
-            Ok(request) => request,
-            Err(failure) => {
+        let answer = match self.ask(latch).await {
+            Ok(answer) => answer,
+            Err(Fault::Request(failure)) => {
                 debug!(%server, failure, "the standing stream cannot be asked for");
                 return None;
             }
-        };
-        let answer = match self.ask(request, latch).await {
-            Ok(answer) => answer,
-            Err(error) => return Some(self.failed(&fault::causes(&error))),
+            Err(fault) => return Some(self.failed(&fault.text())),
         };
         let status = answer.status();
         if status.is_server_error() && status != StatusCode::NOT_IMPLEMENTED {
@@ -113,12 +106,9 @@ impl Standing {
     }
 
     /// Sends the GET; drops `latch` when the answer begins or is late.
-    async fn ask(
-        &self,
-        request: Request<Upload>,
-        latch: Option<Latch>,
-    ) -> Result<Response<Incoming>, hyper_util::client::legacy::Error> {
-        let mut answer = pin!(self.shared.pool.request(request));
+    async fn ask(&self, latch: Option<Latch>) -> Result<Response<Download>, Fault> {
+        let Shared { target, session, .. } = &*self.shared;
+        let mut answer = pin!(self.shared.fetch(|| target.listen(session, self.last.as_ref())));
         let in_time = timeout(HEAD_LIMIT, answer.as_mut()).await;
         drop(latch);
         match in_time {
@@ -129,7 +119,7 @@ impl Standing {
     }
 
     /// Delivers what comes until the stream ends, in whichever way.
-    async fn read(&mut self, mut body: Incoming) -> End {
+    async fn read(&mut self, mut body: Download) -> End {
         let since = Instant::now();
         let mut end = End::Empty;
         let mut sse = Sse::new(self.shared.frame_limit);
