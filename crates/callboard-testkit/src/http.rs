@@ -20,8 +20,9 @@ use connection::Connection;
 use log::Log;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use tokio::net::TcpListener;
+use tokio::sync::Notify;
 use tokio::task::{JoinHandle, JoinSet};
 
 /// A running scripted HTTP server; it stops, and drops its connections, when this value is dropped.
@@ -30,7 +31,9 @@ use tokio::task::{JoinHandle, JoinSet};
 #[derive(Debug)]
 pub struct HttpScript {
     address: SocketAddr,
+    router: Arc<Mutex<Router>>,
     log: Arc<Log>,
+    hang_up: Arc<Notify>,
     acceptor: JoinHandle<()>,
 }
 
@@ -41,18 +44,54 @@ impl HttpScript {
     ///
     /// Where no socket can be had.
     pub async fn start(router: impl Into<Router>) -> io::Result<Self> {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
+        Self::start_at(SocketAddr::from(([127, 0, 0, 1], 0)), router).await
+    }
+
+    /// Starts a server at this address: one that was gone comes back.
+    ///
+    /// # Errors
+    ///
+    /// Where the address cannot be had.
+    pub async fn start_at(address: SocketAddr, router: impl Into<Router>) -> io::Result<Self> {
+        let listener = TcpListener::bind(address).await?;
         let address = listener.local_addr()?;
-        let log = Arc::new(Log::default());
-        let acceptor = tokio::spawn(accept(listener, router.into(), Arc::clone(&log)));
+        let router = Arc::new(Mutex::new(router.into()));
+        let (log, hang_up) = (Arc::new(Log::default()), Arc::new(Notify::new()));
+        let acceptor = tokio::spawn(accept(
+            listener,
+            Arc::clone(&router),
+            Arc::clone(&log),
+            Arc::clone(&hang_up),
+        ));
         Ok(Self {
             address,
+            router,
             log,
+            hang_up,
             acceptor,
         })
     }
 
-    /// The URL of the endpoint; any other path is answered alike.
+    /// Stops listening and drops all connections; when this is over, the address refuses.
+    pub async fn stop(mut self) {
+        self.acceptor.abort();
+        // That it was aborted is all that there is to learn.
+        let _ = (&mut self.acceptor).await;
+    }
+
+    /// Answers by another router from now on: the server was upgraded, or has forgotten its sessions.
+    ///
+    /// An answer that has begun goes on as it was scripted.
+    pub fn become_another(&self, router: impl Into<Router>) {
+        *self.router.lock().unwrap_or_else(PoisonError::into_inner) = router.into();
+    }
+
+    /// Drops all connections that are open, in the middle of an answer or between two.
+    pub fn hang_up(&self) {
+        self.hang_up.notify_one();
+    }
+
+    /// The URL of the endpoint; a path that no [`Router::at`] names is answered alike.
     #[must_use]
     pub fn url(&self) -> String {
         format!("http://{}/mcp", self.address)
@@ -99,8 +138,7 @@ impl Drop for HttpScript {
 }
 
 /// Accepts until aborted; the connections end with it.
-async fn accept(listener: TcpListener, router: Router, log: Arc<Log>) {
-    let router = Arc::new(Mutex::new(router));
+async fn accept(listener: TcpListener, router: Arc<Mutex<Router>>, log: Arc<Log>, hang_up: Arc<Notify>) {
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
@@ -114,6 +152,7 @@ async fn accept(listener: TcpListener, router: Router, log: Arc<Log>) {
                     connections.spawn(connection.run());
                 }
             }
+            () = hang_up.notified() => connections.abort_all(),
             Some(_) = connections.join_next() => {}
         }
     }

@@ -15,6 +15,21 @@
 //! A [`Script`] is one conversation and runs over a process, a byte stream or a pair of channels. HTTP has
 //! no one conversation, and is scripted by request: a [`Router`] of [`HttpStep`]s.
 //!
+//! # What a server can be made to do
+//!
+//! | | over stdio and in memory: [`Script`] | over HTTP: [`HttpStep`], [`SseEvent`] |
+//! |---|---|---|
+//! | expect | [`expect`](Script::expect), [`expect_answer`](Script::expect_answer), [`strict`](Script::strict), [`others`](Script::others) | [`Router::on`], [`Router::on_with`], [`Router::at`], [`HttpScript::wait_until`], [`SseEvent::after`] |
+//! | answer | [`answer`](Script::answer), [`error`](Script::error), [`answer_with_id`](Script::answer_with_id), [`serve`](Script::serve) | [`json`](HttpStep::json), [`error`](HttpStep::error), [`sse`](HttpStep::sse), [`respond`](HttpStep::respond), [`chunked`](HttpStep::chunked), [`redirect`](HttpStep::redirect), [`serve`](HttpStep::serve) |
+//! | ask and tell | [`request`](Script::request), [`notify`](Script::notify), [`progress`](Script::progress) | [`SseEvent::message`] |
+//! | delay | [`delay_ms`](Script::delay_ms), [`trickle`](Script::trickle) | [`HttpStep::delay`], [`SseEvent::delay`] |
+//! | drop | [`drop_request`](Script::drop_request) | [`never`](HttpStep::never), [`close`](HttpStep::close), [`reset`](HttpStep::reset) |
+//! | garble | [`garble`](Script::garble), [`raw`](Script::raw), [`raw_bytes`](Script::raw_bytes) | [`garbled`](HttpStep::garbled), [`raw`](HttpStep::raw), [`SseEvent::raw`], [`SseEvent::text`] |
+//! | cut | [`cut`](Script::cut) and [`exit`](Script::exit) | [`cut`](HttpStep::cut), [`SseEvent::cut`], [`SseEvent::torn`] |
+//! | stall | [`stop_reading`](Script::stop_reading), [`read_and_ignore`](Script::read_and_ignore) | [`stall`](HttpStep::stall), [`SseEvent::hold`] |
+//! | exit | [`exit`](Script::exit), [`close_output`](Script::close_output), [`stderr`](Script::stderr) | [`then_close`](HttpStep::then_close), [`HttpScript::hang_up`], [`HttpScript::stop`]; [`HttpScript::start_at`], [`HttpScript::become_another`] to come back |
+//! | flood | [`flood`](Script::flood), [`repeat`](Script::repeat) | [`SseEvent::times`] |
+//!
 //! # Memory
 //!
 //! [`run`] needs nothing but two channels and tokio's clock, which may be paused:
@@ -48,31 +63,51 @@
 //!
 //! # Stdio
 //!
-//! A client starts the program `callboard-testkit`, and finds the script in its environment. The transcript
-//! is a file, so that it can be read after the process is gone:
+//! A client starts a program, and finds the script in its environment. The transcript is a file, so that it
+//! can be read after the process is gone:
 //!
-//! ```no_run
-//! use callboard_testkit::{Script, StdioScript};
+//! ```standalone_crate
+//! use callboard_testkit::{Script, StdioScript, stdio};
+//! # use std::io::{BufRead, BufReader, Write};
 //! use std::process::{Command, Stdio};
 //!
-//! # fn main() -> std::io::Result<()> {
-//! // The first process dies in the probe; every later one is an ordinary server of 2025-11-25.
-//! let server = StdioScript::sequence(&[
-//!     Script::new().expect("server/discover").stderr("no idea what that is\n").exit(1),
-//!     Script::new().serve_only(["2025-11-25"]),
-//! ])?;
-//! let mut client = Command::new(server.program());
-//! client.envs(server.env()).stdin(Stdio::piped()).stdout(Stdio::piped());
-//! // … run the client under test …
-//! assert_eq!(server.starts()?.len(), 2);
-//! assert_eq!(server.transcript()?[1]["method"], "initialize");
-//! # Ok(())
-//! # }
+//! fn main() -> std::io::Result<()> {
+//!     // This program is the server too, when a client starts it.
+//!     if std::env::var_os("CALLBOARD_SCRIPT").is_some() {
+//!         stdio::main()
+//!     }
+//!     // The first process dies in the probe; every later one is an ordinary server of 2025-11-25.
+//!     let scripts = [
+//!         Script::new().expect("server/discover").stderr("no idea what that is\n").exit(1),
+//!         Script::new().serve_only(["2025-11-25"]),
+//!     ];
+//!     let server = StdioScript::played_by(std::env::current_exe()?, &scripts)?;
+//!
+//!     // Where a client under test would be:
+//!     for method in ["server/discover", "initialize"] {
+//!         let mut client = Command::new(server.program());
+//!         client.envs(server.env()).stdin(Stdio::piped()).stdout(Stdio::piped());
+//! #       let mut client = client.stderr(Stdio::null()).spawn()?;
+//! #       let mut input = client.stdin.take().ok_or(std::io::ErrorKind::BrokenPipe)?;
+//! #       writeln!(input, r#"{{"jsonrpc":"2.0","id":1,"method":"{method}"}}"#)?;
+//! #       let mut answer = String::new();
+//! #       BufReader::new(client.stdout.take().ok_or(std::io::ErrorKind::BrokenPipe)?).read_line(&mut answer)?;
+//! #       assert_eq!(answer.contains("2025-11-25"), method == "initialize", "{answer}");
+//! #       drop(input);
+//! #       client.wait()?;
+//!         // … it starts the program, and asks …
+//!     }
+//!
+//!     assert_eq!(server.starts()?.len(), 2);
+//!     assert_eq!(server.transcript()?[1]["method"], "initialize");
+//!     Ok(())
+//! }
 //! ```
 //!
-//! Cargo does not build the program of a dependency. Inside this workspace `cargo build -p
-//! callboard-testkit` does; elsewhere, give your package a program or an example whose `main` is
-//! [`stdio::main`], and name it in the environment variable `CALLBOARD_TESTKIT`.
+//! [`StdioScript::new`] and [`sequence`](StdioScript::sequence) take the program `callboard-testkit`, which
+//! `cargo build -p callboard-testkit` builds inside this workspace. Cargo does not build the program of a
+//! dependency: elsewhere, give your package a program or an example whose `main` is [`stdio::main`], and name
+//! it in the environment variable `CALLBOARD_TESTKIT`, or do as above.
 //!
 //! # HTTP
 //!

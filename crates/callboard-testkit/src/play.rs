@@ -114,10 +114,29 @@ impl<P: Peer> Player<P> {
                 self.expect(wanted, self.others).await?;
             }
             Step::Answer { result } => {
-                let request = self.unanswered.pop().ok_or(Kind::NothingToAnswer)?;
-                self.send(&serve::response(&request["id"], &fill(&result, &request)?))
-                    .await?;
+                let answer = self.answer_with(&result)?;
+                self.send(&answer).await?;
             }
+            Step::Garble { result } => {
+                let mut bytes = self.answer_with(&result)?.to_string().into_bytes();
+                let half = bytes.len() / 2;
+                bytes[half..].fill(0xff);
+                self.peer.send(bytes, Ending::Message).await?;
+            }
+            Step::Trickle { result, bytes, ms } => {
+                let mut answer = self.answer_with(&result)?.to_string().into_bytes();
+                answer.push(b'\n');
+                for piece in answer.chunks(bytes.max(1)) {
+                    self.peer.send(piece.to_vec(), Ending::Nothing).await?;
+                    self.delay(Duration::from_millis(ms)).await?;
+                }
+            }
+            Step::Cut { result } => {
+                let mut bytes = self.answer_with(&result)?.to_string().into_bytes();
+                bytes.truncate(bytes.len() / 2);
+                self.peer.send(bytes, Ending::Nothing).await?;
+            }
+            Step::DropRequest => _ = self.unanswered.pop().ok_or(Kind::NothingToAnswer)?,
             Step::AnswerWithId { id, result } => {
                 self.send(&serve::response(&self.fill(&id)?, &self.fill(&result)?))
                     .await?;
@@ -138,13 +157,8 @@ impl<P: Peer> Player<P> {
                 self.send(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}))
                     .await?;
             }
-            Step::Raw { text } => {
-                let text = match &self.expected {
-                    Some(message) => fill_text(&text, message)?,
-                    None => text,
-                };
-                self.peer.send(text.into_bytes(), Ending::Message).await?;
-            }
+            Step::Raw { text } => self.raw(text, 1).await?,
+            Step::Flood { text, times } => self.raw(text, times).await?,
             Step::RawBytes { bytes } => self.peer.send(bytes, Ending::Nothing).await?,
             Step::Repeat { text, times } => {
                 self.peer
@@ -180,6 +194,24 @@ impl<P: Peer> Player<P> {
             }
         }
         Ok(Next::Step)
+    }
+
+    /// The result for the last expected request that has no answer, which counts as answered.
+    fn answer_with(&mut self, result: &Value) -> Result<Value, Kind> {
+        let request = self.unanswered.pop().ok_or(Kind::NothingToAnswer)?;
+        Ok(serve::response(&request["id"], &fill(result, &request)?))
+    }
+
+    /// Writes a line of text so many times.
+    async fn raw(&mut self, text: String, times: usize) -> Result<(), Kind> {
+        let text = match &self.expected {
+            Some(message) => fill_text(&text, message)?,
+            None => text,
+        };
+        for _ in 0..times {
+            self.peer.send(text.clone().into_bytes(), Ending::Message).await?;
+        }
+        Ok(())
     }
 
     /// Takes the next message that is wanted; what comes before it is treated as `others` says.

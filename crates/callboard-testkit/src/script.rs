@@ -92,6 +92,27 @@ pub enum Step {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         data: Option<Value>,
     },
+    /// [`Script::drop_request`].
+    DropRequest,
+    /// [`Script::garble`].
+    Garble {
+        /// The result that is not told.
+        result: Value,
+    },
+    /// [`Script::trickle`].
+    Trickle {
+        /// The result.
+        result: Value,
+        /// How many bytes are written at a time.
+        bytes: usize,
+        /// The pause between two pieces, in milliseconds.
+        ms: u64,
+    },
+    /// [`Script::cut`].
+    Cut {
+        /// The result.
+        result: Value,
+    },
     /// [`Script::notify`].
     Notify {
         /// The method.
@@ -124,6 +145,13 @@ pub enum Step {
         /// What is repeated.
         text: String,
         /// How often.
+        times: usize,
+    },
+    /// [`Script::flood`].
+    Flood {
+        /// The text of each line.
+        text: String,
+        /// How many lines.
         times: usize,
     },
     /// [`Script::delay_ms`].
@@ -259,6 +287,35 @@ impl Script {
         })
     }
 
+    /// Drops the last expected request that has no answer yet: none is ever written.
+    ///
+    /// The next [`answer`](Self::answer) is for the request before it.
+    pub fn drop_request(self) -> Self {
+        self.step(Step::DropRequest)
+    }
+
+    /// Answers the last expected request that has no answer yet in garbled bytes: of the message, the second
+    /// half is overwritten with 0xFF, so that it is neither JSON nor UTF-8.
+    pub fn garble(self, result: Value) -> Self {
+        self.step(Step::Garble { result })
+    }
+
+    /// Answers the last expected request that has no answer yet in pieces of `bytes` bytes, `ms` apart on
+    /// tokio's clock. What comes in meanwhile is read and remembered.
+    ///
+    /// Over channels each piece is an item of its own, so that this is for byte streams.
+    pub fn trickle(self, result: Value, bytes: usize, ms: u64) -> Self {
+        self.step(Step::Trickle { result, bytes, ms })
+    }
+
+    /// Writes the first half of the answer to the last expected request, and no line end.
+    ///
+    /// With [`exit`](Self::exit) after it the message was cut; with
+    /// [`read_and_ignore`](Self::read_and_ignore) it stalls for ever.
+    pub fn cut(self, result: Value) -> Self {
+        self.step(Step::Cut { result })
+    }
+
     /// Sends a notification.
     pub fn notify(self, method: &str, params: Value) -> Self {
         self.step(Step::Notify {
@@ -298,6 +355,15 @@ impl Script {
     /// Writes a text many times, and nothing after it: a line larger than any limit.
     pub fn repeat(self, text: &str, times: usize) -> Self {
         self.step(Step::Repeat {
+            text: text.into(),
+            times,
+        })
+    }
+
+    /// Writes a line of any text many times, without a pause and without reading meanwhile; placeholders are
+    /// filled as in [`raw`](Self::raw).
+    pub fn flood(self, text: &str, times: usize) -> Self {
+        self.step(Step::Flood {
             text: text.into(),
             times,
         })
@@ -377,11 +443,16 @@ impl fmt::Display for Step {
             Self::Answer { .. } => f.write_str("answer"),
             Self::AnswerWithId { id, .. } => write!(f, "answer with id {id}"),
             Self::Error { code, .. } => write!(f, "error {code}"),
+            Self::DropRequest => f.write_str("drop the request"),
+            Self::Garble { .. } => f.write_str("garble"),
+            Self::Trickle { bytes, ms, .. } => write!(f, "trickle {bytes} bytes every {ms} ms"),
+            Self::Cut { .. } => f.write_str("cut"),
             Self::Notify { method, .. } => write!(f, "notify `{method}`"),
             Self::Request { method, .. } => write!(f, "request `{method}`"),
             Self::Raw { .. } => f.write_str("raw"),
             Self::RawBytes { .. } => f.write_str("raw bytes"),
             Self::Repeat { times, .. } => write!(f, "repeat {times} times"),
+            Self::Flood { times, .. } => write!(f, "flood of {times}"),
             Self::Delay { ms } => write!(f, "delay of {ms} ms"),
             Self::Stderr { .. } => f.write_str("stderr"),
             Self::Exit { code } => write!(f, "exit {code}"),
@@ -442,6 +513,11 @@ mod tests {
             .raw("{")
             .raw_bytes(&[0, 0x7f, 0xff])
             .repeat("a", 3)
+            .drop_request()
+            .garble(json!({}))
+            .trickle(json!({}), 1, 2)
+            .cut(json!({}))
+            .flood("{}", 2)
             .delay_ms(1)
             .stderr("x")
             .exit(3)

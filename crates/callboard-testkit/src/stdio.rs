@@ -50,8 +50,17 @@ impl StdioScript {
     ///
     /// As [`new`](Self::new).
     pub fn sequence(scripts: &[Script]) -> io::Result<Self> {
+        Self::played_by(stdio_program()?, scripts)
+    }
+
+    /// Like [`sequence`](Self::sequence), with a program of your own, whose `main` is [`main`].
+    ///
+    /// # Errors
+    ///
+    /// Where the files cannot be made.
+    pub fn played_by(program: impl Into<PathBuf>, scripts: &[Script]) -> io::Result<Self> {
         static COUNTER: AtomicU64 = AtomicU64::new(0);
-        let program = stdio_program()?;
+        let program = program.into();
         let number = COUNTER.fetch_add(1, Ordering::Relaxed);
         let directory = env::temp_dir().join(format!("callboard-testkit-{}-{number}", process::id()));
         fs::create_dir_all(&directory)?;

@@ -82,17 +82,41 @@ impl Connection {
         match step.reply {
             Reply::Never => self.unless_dropped(pending()).await,
             Reply::Close => Err(Broken::OnPurpose),
-            Reply::Respond { status, body } => self.respond(status, &headers, &[], &body).await,
-            Reply::Cut { status, body } => {
-                let promised = (body.len() + 1).to_string();
-                self.write_head(status, &headers, &[("Content-Length", &promised)])
-                    .await?;
-                self.write(&body).await?;
+            Reply::Reset => {
+                // Dropped with this set, a socket says RST where it would say FIN.
+                let _ = self.stream.set_zero_linger();
                 Err(Broken::OnPurpose)
+            }
+            Reply::Raw { bytes } => {
+                self.write(&bytes).await?;
+                Err(Broken::OnPurpose)
+            }
+            Reply::Respond { status, body } => self.respond(status, &headers, &[], &body).await,
+            Reply::Chunked { status, chunks } => {
+                self.write_head(status, &headers, &[CHUNKED]).await?;
+                for chunk in chunks {
+                    self.write_chunk(&chunk).await?;
+                }
+                self.write(LAST_CHUNK).await
+            }
+            Reply::Cut { status, body } => {
+                self.begin(status, &headers, &body).await?;
+                Err(Broken::OnPurpose)
+            }
+            Reply::Stall { status, body } => {
+                self.begin(status, &headers, &body).await?;
+                self.unless_dropped(pending()).await
             }
             Reply::Json { result } => {
                 let answer = serve::response(id, &fill(&result, &request.body)?);
                 self.respond_json(200, &headers, &answer).await
+            }
+            Reply::Garbled { result } => {
+                let answer = serve::response(id, &fill(&result, &request.body)?);
+                let mut bytes = answer.to_string().into_bytes();
+                let half = bytes.len() / 2;
+                bytes[half..].fill(0xff);
+                self.respond(200, &headers, &[JSON], &bytes).await
             }
             Reply::Error {
                 status,
@@ -122,8 +146,7 @@ impl Connection {
         headers: &[(String, String)],
         answer: &Value,
     ) -> Result<(), Broken> {
-        let own = [("Content-Type", "application/json")];
-        self.respond(status, headers, &own, answer.to_string().as_bytes())
+        self.respond(status, headers, &[JSON], answer.to_string().as_bytes())
             .await
     }
 
@@ -136,6 +159,14 @@ impl Connection {
     ) -> Result<(), Broken> {
         let length = body.len().to_string();
         self.write_head(status, headers, &[own, &[("Content-Length", &length)]].concat())
+            .await?;
+        self.write(body).await
+    }
+
+    /// Writes an answer whose body lacks its last byte.
+    async fn begin(&mut self, status: u16, headers: &[(String, String)], body: &[u8]) -> Result<(), Broken> {
+        let promised = (body.len() + 1).to_string();
+        self.write_head(status, headers, &[("Content-Length", &promised)])
             .await?;
         self.write(body).await
     }
@@ -160,6 +191,15 @@ impl Connection {
         }
         head.push_str("\r\n");
         self.write(head.as_bytes()).await
+    }
+
+    /// Writes a chunk of a body; one of no bytes would be the end of it, and is left out.
+    pub(super) async fn write_chunk(&mut self, bytes: &[u8]) -> Result<(), Broken> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let head = format!("{:x}\r\n", bytes.len());
+        self.write(&[head.as_bytes(), bytes, b"\r\n"].concat()).await
     }
 
     pub(super) async fn write(&mut self, bytes: &[u8]) -> Result<(), Broken> {
@@ -218,6 +258,9 @@ fn reason(status: u16) -> &'static str {
     match status {
         200 => "OK",
         202 => "Accepted",
+        204 => "No Content",
+        307 => "Temporary Redirect",
+        308 => "Permanent Redirect",
         400 => "Bad Request",
         401 => "Unauthorized",
         403 => "Forbidden",
@@ -225,9 +268,14 @@ fn reason(status: u16) -> &'static str {
         405 => "Method Not Allowed",
         429 => "Too Many Requests",
         500 => "Internal Server Error",
+        502 => "Bad Gateway",
         503 => "Service Unavailable",
+        504 => "Gateway Timeout",
         _ => "Scripted",
     }
 }
 
+const JSON: (&str, &str) = ("Content-Type", "application/json");
+pub(super) const CHUNKED: (&str, &str) = ("Transfer-Encoding", "chunked");
+pub(super) const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
 const READ_SIZE: usize = 8 * 1024;

@@ -1,6 +1,6 @@
 //! An event stream, written event by event as its script says.
 
-use super::connection::{Broken, Connection};
+use super::connection::{Broken, CHUNKED, Connection, LAST_CHUNK};
 use super::log::Recorded;
 use super::step::{Act, SseEvent};
 use crate::fill::fill;
@@ -32,7 +32,7 @@ impl Connection {
         let own = [
             ("Content-Type", "text/event-stream"),
             ("Cache-Control", "no-cache"),
-            ("Transfer-Encoding", "chunked"),
+            CHUNKED,
         ];
         self.write_head(200, headers, &own).await?;
         // A GET asks for no answer, so none can be given up.
@@ -43,37 +43,44 @@ impl Connection {
             taken: vec![index],
         };
         for event in events {
-            match self.event(event, &mut position).await {
-                Ok(()) => {}
-                Err(Broken::ByClient) if position.answered => return Err(Broken::OnPurpose),
-                Err(Broken::Script(missing)) => {
-                    // The head is written; a comment is all that can still tell.
-                    self.write_chunk(&format!(": callboard-testkit: {missing}\n\n"))
-                        .await?;
-                    return Err(Broken::OnPurpose);
+            for _ in 0..event.times {
+                match self.event(&event, &mut position).await {
+                    Ok(()) => {}
+                    Err(Broken::ByClient) if position.answered => return Err(Broken::OnPurpose),
+                    Err(Broken::Script(missing)) => {
+                        // The head is written; a comment is all that can still tell.
+                        self.write_chunk(format!(": callboard-testkit: {missing}\n\n").as_bytes())
+                            .await?;
+                        return Err(Broken::OnPurpose);
+                    }
+                    Err(broken) => return Err(broken),
                 }
-                Err(broken) => return Err(broken),
             }
         }
-        self.write(b"0\r\n\r\n").await
+        self.write(LAST_CHUNK).await
     }
 
-    async fn event(&mut self, event: SseEvent, position: &mut Position) -> Result<(), Broken> {
+    async fn event(&mut self, event: &SseEvent, position: &mut Position) -> Result<(), Broken> {
         let id = position.request.get("id").unwrap_or(&Value::Null);
-        let message = match event.act {
-            Act::Delay(duration) => return self.unless_dropped(tokio::time::sleep(duration)).await,
+        let message = match &event.act {
+            Act::Delay(duration) => return self.unless_dropped(tokio::time::sleep(*duration)).await,
             Act::Hold => return self.unless_dropped(pending()).await,
             Act::Cut => return Err(Broken::OnPurpose),
-            Act::After(name) => return self.follow(&name, position).await,
+            Act::After(name) => return self.follow(name, position).await,
             Act::Before(name) => {
-                self.take_up(&name, position);
+                self.take_up(name, position);
                 return Ok(());
             }
-            Act::Raw(text) => return self.write_chunk(&text).await,
-            Act::Text(text) => return self.write_event(&event.fields, &text).await,
-            Act::Message(message) => fill(&message, &position.request)?,
-            Act::Result(result) => serve::response(id, &fill(&result, &position.request)?),
-            Act::Error { code, message } => serve::failure(id, &serve::error(code, &message, None)),
+            Act::Raw(text) => return self.write_chunk(text.as_bytes()).await,
+            Act::Torn(text) => {
+                let promised = text.len() + 1;
+                self.write(format!("{promised:x}\r\n{text}").as_bytes()).await?;
+                return Err(Broken::OnPurpose);
+            }
+            Act::Text(text) => return self.write_event(&event.fields, text).await,
+            Act::Message(message) => fill(message, &position.request)?,
+            Act::Result(result) => serve::response(id, &fill(result, &position.request)?),
+            Act::Error { code, message } => serve::failure(id, &serve::error(*code, message, None)),
         };
         let answers = message.get("method").is_none() && message.get("id") == Some(id);
         self.write_event(&event.fields, &message.to_string()).await?;
@@ -113,15 +120,6 @@ impl Connection {
             let _ = writeln!(text, "{name}: {value}"); // to a string: cannot fail
         }
         text.push('\n');
-        self.write_chunk(&text).await
-    }
-
-    async fn write_chunk(&mut self, text: &str) -> Result<(), Broken> {
-        if text.is_empty() {
-            // A chunk of no bytes is the end of the body.
-            return Ok(());
-        }
-        self.write(format!("{:x}\r\n{text}\r\n", text.len()).as_bytes())
-            .await
+        self.write_chunk(text.as_bytes()).await
     }
 }

@@ -13,14 +13,16 @@ use std::sync::Arc;
 ///
 /// Looked at in this order:
 ///
-/// 1. the rules for its name ([`Recorded::name`]): each [`on`](Self::on) for one name answers one request,
+/// 1. the router of its path ([`at`](Self::at)), which then answers alone;
+/// 2. the rules for its name ([`Recorded::name`]): each [`on`](Self::on) for one name answers one request,
 ///    the last all that follow;
-/// 2. for a JSON-RPC request, the next step of the list ([`then`](Self::then));
-/// 3. the [`fallback`](Self::fallback). Without one: 405 for what is no POST, 202 for notifications and
+/// 3. for a JSON-RPC request, the next step of the list ([`then`](Self::then));
+/// 4. the [`fallback`](Self::fallback). Without one: 405 for what is no POST, 202 for notifications and
 ///    answers, 500 for a request.
 #[derive(Clone, Debug, Default)]
 #[must_use = "a router does nothing until a server is started with it"]
 pub struct Router {
+    paths: HashMap<String, Router>,
     rules: HashMap<String, VecDeque<Source>>,
     list: VecDeque<HttpStep>,
     fallback: Option<Source>,
@@ -71,6 +73,12 @@ impl Router {
         Self::new().fallback(HttpStep::serve(revisions))
     }
 
+    /// Answers what comes for `path`, whatever its query, by a router of its own.
+    pub fn at(mut self, path: &str, router: impl Into<Router>) -> Self {
+        self.paths.insert(path.into(), router.into());
+        self
+    }
+
     /// Answers a request of this name ([`Recorded::name`]) with `step`.
     pub fn on(self, name: &str, step: impl Into<HttpStep>) -> Self {
         self.rule(name, Source::Fixed(step.into()))
@@ -106,6 +114,10 @@ impl Router {
 
     /// Takes the step for a request.
     pub(crate) fn step_for(&mut self, request: &Recorded) -> HttpStep {
+        let path = request.path.split('?').next().unwrap_or_default();
+        if let Some(router) = self.paths.get_mut(path) {
+            return router.step_for(request);
+        }
         if let Some(rules) = self.rules.get_mut(request.name()) {
             let next = if rules.len() > 1 {
                 rules.pop_front()

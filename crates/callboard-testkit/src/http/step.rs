@@ -38,9 +38,24 @@ pub(crate) enum Reply {
     Serve {
         revisions: Vec<String>,
     },
+    Chunked {
+        status: u16,
+        chunks: Vec<Bytes>,
+    },
+    Garbled {
+        result: Value,
+    },
+    Raw {
+        bytes: Bytes,
+    },
     Never,
     Close,
+    Reset,
     Cut {
+        status: u16,
+        body: Bytes,
+    },
+    Stall {
         status: u16,
         body: Bytes,
     },
@@ -58,6 +73,27 @@ impl HttpStep {
             body: body.into(),
         })
         .headers(headers)
+    }
+
+    /// Any answer at all, its body in these chunks (`Transfer-Encoding: chunked`); without any it is empty.
+    pub fn chunked<'a>(
+        status: u16,
+        headers: impl IntoIterator<Item = (&'a str, &'a str)>,
+        chunks: impl IntoIterator<Item = &'a str>,
+    ) -> Self {
+        let chunks = chunks.into_iter();
+        Self::of(Reply::Chunked {
+            status,
+            chunks: chunks
+                .map(|chunk| Bytes::copy_from_slice(chunk.as_bytes()))
+                .collect(),
+        })
+        .headers(headers)
+    }
+
+    /// A redirect to `location`, an address or a path, with an empty body.
+    pub fn redirect(status: u16, location: &str) -> Self {
+        Self::respond(status, [("Location", location)], "")
     }
 
     /// 200 with a JSON-RPC result for the request's id.
@@ -108,6 +144,16 @@ impl HttpStep {
         Self::serve(Revision::ALL.map(Revision::as_str))
     }
 
+    /// 200 with garbled JSON: of the result's message, the second half is overwritten with 0xFF.
+    pub fn garbled(result: Value) -> Self {
+        Self::of(Reply::Garbled { result })
+    }
+
+    /// Writes these bytes instead of any HTTP and closes the connection.
+    pub fn raw(bytes: impl Into<Bytes>) -> Self {
+        Self::of(Reply::Raw { bytes: bytes.into() })
+    }
+
     /// Never answers; waits until the client gives up.
     pub fn never() -> Self {
         Self::of(Reply::Never)
@@ -116,6 +162,12 @@ impl HttpStep {
     /// Closes the connection without an answer.
     pub fn close() -> Self {
         Self::of(Reply::Close)
+    }
+
+    /// Resets the connection without an answer: the client's next read fails, where after
+    /// [`close`](Self::close) it finds the end.
+    pub fn reset() -> Self {
+        Self::of(Reply::Reset)
     }
 
     /// Begins an answer and closes the connection within its body.
@@ -127,6 +179,21 @@ impl HttpStep {
         partial: impl Into<Bytes>,
     ) -> Self {
         Self::of(Reply::Cut {
+            status,
+            body: partial.into(),
+        })
+        .headers(headers)
+    }
+
+    /// Begins an answer and falls silent within its body, until the client gives up.
+    ///
+    /// `Content-Length` promises one byte more than `partial` has, where it is not among the headers.
+    pub fn stall<'a>(
+        status: u16,
+        headers: impl IntoIterator<Item = (&'a str, &'a str)>,
+        partial: impl Into<Bytes>,
+    ) -> Self {
+        Self::of(Reply::Stall {
             status,
             body: partial.into(),
         })
@@ -175,6 +242,8 @@ impl HttpStep {
 #[must_use = "an event does nothing until a stream has it"]
 pub struct SseEvent {
     pub(crate) act: Act,
+    /// How often it happens.
+    pub(crate) times: usize,
     /// The fields before `data`, in order.
     pub(crate) fields: Vec<(&'static str, String)>,
 }
@@ -186,6 +255,7 @@ pub(crate) enum Act {
     Message(Value),
     Text(String),
     Raw(String),
+    Torn(String),
     Delay(Duration),
     After(String),
     Before(String),
@@ -225,6 +295,11 @@ impl SseEvent {
     /// Text as it is, no event made of it: a comment, half an event, other line ends.
     pub fn raw(text: &str) -> Self {
         Self::of(Act::Raw(text.into()))
+    }
+
+    /// Text as it is, and the connection breaks off within the chunk that carries it.
+    pub fn torn(text: &str) -> Self {
+        Self::of(Act::Torn(text.into()))
     }
 
     /// Waits.
@@ -273,6 +348,12 @@ impl SseEvent {
         self.field("retry", ms.to_string())
     }
 
+    /// Makes it happen this many times, without a pause: a flood of events. Default: 1.
+    pub fn times(mut self, times: usize) -> Self {
+        self.times = times;
+        self
+    }
+
     fn field(mut self, name: &'static str, value: String) -> Self {
         self.fields.push((name, value));
         self
@@ -281,6 +362,7 @@ impl SseEvent {
     fn of(act: Act) -> Self {
         Self {
             act,
+            times: 1,
             fields: Vec::new(),
         }
     }

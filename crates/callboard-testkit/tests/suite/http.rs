@@ -339,6 +339,161 @@ async fn closed_and_cut_answers_are_short() {
 }
 
 #[tokio::test]
+async fn stalled_answer_is_short_and_stays_open() {
+    let server = HttpScript::start([HttpStep::stall(200, [], "half")])
+        .await
+        .unwrap();
+    let mut client = Client::connect(&server).await;
+
+    client.send_request(1, "x").await;
+    client.line_with("Content-Length: 5").await;
+    client.line().await;
+    assert_eq!(client.text(4).await, "half");
+    let more = client.stream.read_u8();
+    timeout(Duration::from_millis(50), more).await.unwrap_err();
+    drop(client);
+
+    server.wait_until(|requests| requests[0].aborted).await;
+}
+
+#[tokio::test]
+async fn reset_connection_is_an_error_where_a_closed_one_is_an_end() {
+    let server = HttpScript::start([HttpStep::reset()]).await.unwrap();
+    let mut client = Client::connect(&server).await;
+
+    client.send_request(1, "x").await;
+    let end = client.stream.read_u8().await.unwrap_err();
+
+    assert_eq!(end.kind(), std::io::ErrorKind::ConnectionReset);
+}
+
+#[tokio::test]
+async fn what_is_no_http_goes_out_as_it_is() {
+    let server = HttpScript::start([HttpStep::raw("SSH-2.0\r\n")]).await.unwrap();
+    let mut client = Client::connect(&server).await;
+
+    client.send_request(1, "x").await;
+
+    assert_eq!(client.rest().await, "SSH-2.0\r\n");
+}
+
+#[tokio::test]
+async fn garbled_answer_is_whole_and_no_text() {
+    let server = HttpScript::start([HttpStep::garbled(json!({})).then_close()])
+        .await
+        .unwrap();
+    let mut client = Client::connect(&server).await;
+    let whole = json!({"jsonrpc": "2.0", "id": 1, "result": {}}).to_string();
+
+    client.send_request(1, "x").await;
+    let mut bytes = Vec::new();
+    within_limit(client.stream.read_to_end(&mut bytes)).await;
+
+    let half = whole.len() / 2;
+    let body = &bytes[bytes.len() - whole.len()..];
+    assert_eq!(body[..half], whole.as_bytes()[..half]);
+    assert_eq!(body[half..], vec![0xff; whole.len() - half]);
+}
+
+#[tokio::test]
+async fn body_comes_in_the_chunks_told_and_may_be_none() {
+    let steps = [
+        HttpStep::chunked(200, [], []),
+        HttpStep::chunked(200, [("Content-Type", "application/json")], ["{", "}"]).then_close(),
+    ];
+    let server = HttpScript::start(steps).await.unwrap();
+    let mut client = Client::connect(&server).await;
+
+    let empty = client.request(1, "x").await;
+    client.send_request(2, "x").await;
+
+    assert_eq!((empty.header("content-length"), &*empty.body), (None, ""));
+    let rest = client.rest().await;
+    assert!(
+        rest.ends_with("\r\n\r\n1\r\n{\r\n1\r\n}\r\n0\r\n\r\n"),
+        "{rest:?}"
+    );
+}
+
+#[tokio::test]
+async fn stream_is_torn_within_a_chunk() {
+    let server = HttpScript::start([HttpStep::sse([SseEvent::torn("data: {")])])
+        .await
+        .unwrap();
+    let mut client = Client::connect(&server).await;
+
+    client.send_request(1, "x").await;
+
+    let rest = client.rest().await;
+    assert!(rest.ends_with("\r\n\r\n8\r\ndata: {"), "{rest:?}");
+}
+
+#[tokio::test]
+async fn event_happens_as_often_as_told() {
+    let server = HttpScript::start([HttpStep::sse([SseEvent::text("x").id("1").times(3)])])
+        .await
+        .unwrap();
+    let mut client = Client::connect(&server).await;
+
+    let stream = client.request(1, "x").await;
+
+    assert_eq!(stream.body, "id: 1\ndata: x\n\n".repeat(3));
+}
+
+#[tokio::test]
+async fn path_has_a_router_of_its_own() {
+    let router = Router::new()
+        .fallback(HttpStep::redirect(307, "/mcp/?a=b"))
+        .at("/mcp/", [HttpStep::json(json!({"n": 1}))]);
+    let server = HttpScript::start(router).await.unwrap();
+    let mut client = Client::connect(&server).await;
+
+    let redirect = client.request(1, "x").await;
+    let target = redirect.header("location").unwrap();
+    client
+        .send("POST", target, &[], r#"{"jsonrpc":"2.0","id":2,"method":"x"}"#)
+        .await;
+
+    assert_eq!((redirect.status, &*redirect.body), (307, ""));
+    assert_eq!(client.response().await.json()["result"], json!({"n": 1}));
+}
+
+#[tokio::test]
+async fn server_becomes_another_on_the_connections_it_has() {
+    let server = HttpScript::start(Router::serve(["2025-11-25"])).await.unwrap();
+    let mut client = Client::connect(&server).await;
+
+    assert_eq!(client.request(1, "ping").await.status, 200);
+    server.become_another(Router::new().fallback(HttpStep::respond(404, [], "")));
+
+    assert_eq!(client.request(2, "ping").await.status, 404);
+    assert_eq!((server.connections(), server.requests().len()), (1, 2));
+}
+
+#[tokio::test]
+async fn server_hangs_up_and_comes_back_at_its_address() {
+    let server = HttpScript::start([HttpStep::never()]).await.unwrap();
+    let (mut busy, mut idle) = (Client::connect(&server).await, Client::connect(&server).await);
+    busy.send_request(1, "x").await;
+    server.wait_until(|requests| requests.len() == 1).await;
+    idle.call(json!({"method": "n"})).await;
+
+    server.hang_up();
+
+    assert_eq!(
+        (busy.rest().await, idle.rest().await),
+        (String::new(), String::new())
+    );
+    Client::connect(&server).await.call(json!({"method": "n"})).await;
+    let address = server.address();
+    server.stop().await;
+    TcpStream::connect(address).await.unwrap_err();
+    let server = HttpScript::start_at(address, Router::new()).await.unwrap();
+    assert_eq!(server.address(), address);
+    Client::connect(&server).await.call(json!({"method": "n"})).await;
+}
+
+#[tokio::test]
 async fn connection_closes_after_an_answer_that_does_not_say_so() {
     let server = HttpScript::start([HttpStep::json(json!({})).then_close()])
         .await

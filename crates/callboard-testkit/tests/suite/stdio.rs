@@ -48,6 +48,17 @@ async fn transcript_is_there_while_the_process_runs() {
 }
 
 #[tokio::test]
+async fn named_program_plays_the_scripts() {
+    let program = stdio_program().unwrap();
+    let script = StdioScript::played_by(&program, &[Script::new().stderr("mine").exit(4)]).unwrap();
+
+    let output = Process::start(&script).end().await;
+
+    assert_eq!(script.program(), program);
+    assert_eq!((output.status.code(), &*output.stderr), (Some(4), &b"mine"[..]));
+}
+
+#[tokio::test]
 async fn each_start_plays_the_next_script_and_the_last_one_stays() {
     let scripts = [
         Script::new().stderr("dying\n").exit(3),

@@ -241,6 +241,85 @@ async fn raw_text_and_bytes_go_out_as_they_are() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn dropped_request_leaves_the_one_before_it_to_be_answered() {
+    let script = Script::new()
+        .expect("a")
+        .expect("b")
+        .drop_request()
+        .answer(json!({"of": "${/method}"}));
+    let mut client = Client::start(script);
+
+    client.request(1, "a").await;
+    client.request(2, "b").await;
+
+    assert_eq!(
+        client.next().await,
+        json!({"jsonrpc": "2.0", "id": 1, "result": {"of": "a"}})
+    );
+    assert_eq!(client.end().await.unwrap().methods(), ["a", "b"]);
+    let error = Client::start(Script::new().drop_request())
+        .end()
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), &ScriptErrorKind::NothingToAnswer);
+}
+
+#[tokio::test(start_paused = true)]
+async fn garbled_and_cut_answers_begin_as_the_answer_does() {
+    let script = Script::new()
+        .expect("a")
+        .garble(json!({}))
+        .expect("a")
+        .cut(json!({}));
+    let mut client = Client::start(script);
+    let whole = json!({"jsonrpc": "2.0", "id": 1, "result": {}}).to_string();
+    let half = &whole.as_bytes()[..whole.len() / 2];
+
+    client.request(1, "a").await;
+    let garbled = client.next_bytes().await;
+    client.request(1, "a").await;
+    let cut = client.next_bytes().await;
+
+    assert!(garbled.starts_with(half), "{garbled:?}");
+    assert_eq!(garbled.len(), whole.len());
+    assert!(std::str::from_utf8(&garbled).is_err(), "{garbled:?}");
+    assert_eq!(cut, half);
+}
+
+#[tokio::test(start_paused = true)]
+async fn trickled_answer_comes_in_pieces_with_pauses() {
+    let script = Script::new().expect("a").trickle(json!({}), 10, 1000);
+    let (mut near, far) = tokio::io::duplex(1024);
+    let (reader, writer) = tokio::io::split(far);
+    let server = tokio::spawn(run_stream(script, reader, writer));
+    let (start, mut text) = (Instant::now(), String::new());
+
+    near.write_all(b"{\"id\":1,\"method\":\"a\"}\n").await.unwrap();
+    near.shutdown().await.unwrap();
+    near.read_to_string(&mut text).await.unwrap();
+
+    let whole = json!({"jsonrpc": "2.0", "id": 1, "result": {}});
+    assert_eq!(text, format!("{whole}\n"));
+    assert_eq!(
+        start.elapsed(),
+        Duration::from_secs(text.len().div_ceil(10) as u64)
+    );
+    server.await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn flood_is_as_many_lines_as_told() {
+    let mut client = Client::start(Script::new().expect("a").flood(r#"{"id":"${/id}"}"#, 1000));
+
+    client.request(1, "a").await;
+
+    for _ in 0..1000 {
+        assert_eq!(client.next().await, json!({"id": "1"}));
+    }
+    client.end().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn delay_waits_and_reads_on() {
     let mut client = Client::start(Script::new().expect("a").delay_ms(3_600_000).answer(json!({})));
     let start = Instant::now();
