@@ -1,8 +1,12 @@
 //! What a standing connection has read, on its way into batches.
 
 use crate::{BATCH, Events};
+use bytes::Bytes;
 use callboard_proto::frame::{Frame, Junk};
-use callboard_proto::wire::{Event, Origin};
+use callboard_proto::wire::{Down, Event, Origin};
+
+/// A longer message is scanned off this thread, which serves other connections too.
+const LARGE: usize = 256 << 10;
 
 /// Collects the events of one wake-up of a reader; owned by that reader.
 #[derive(Debug)]
@@ -17,6 +21,19 @@ impl Inbox {
             events,
             batch: Vec::new(),
         }
+    }
+
+    /// Adds one message; waits for credit whenever a batch is full. Fails where the connection cannot go on.
+    pub(crate) async fn push_message(&mut self, message: Bytes) -> Result<(), Down> {
+        if message.len() <= LARGE {
+            self.push_parsed(Frame::parse(message)).await;
+            return Ok(());
+        }
+        self.flush().await;
+        let parsed = tokio::task::spawn_blocking(move || Frame::parse(message).collect::<Vec<_>>());
+        // Only a panic of the scanner, or the end of the runtime, keeps it from answering.
+        self.push_parsed(parsed.await.map_err(|_| Down::Vanished)?).await;
+        Ok(())
     }
 
     /// Adds what one message was parsed to; waits for credit whenever a batch is full.

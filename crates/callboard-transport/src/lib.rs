@@ -12,6 +12,7 @@
 //!
 //! Start reading at [`Link`] and [`Events`].
 
+mod framing;
 pub mod http;
 mod inbox;
 pub mod memory;

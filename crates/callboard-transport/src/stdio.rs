@@ -10,17 +10,17 @@
 //!
 //! Start reading at [`open`].
 
-mod outbox;
-mod reader;
+mod ending;
 mod reaper;
 mod spawn;
 mod stderr;
-mod writer;
 
 pub use reaper::{ChildHandle, Reaper};
 
+use crate::framing::{Reader, Writer};
 use crate::{Events, Link};
 use callboard_proto::lines::Lines;
+use futures_util::FutureExt as _;
 use reaper::Graces;
 use std::fmt;
 use std::path::PathBuf;
@@ -121,26 +121,26 @@ pub fn open(config: &StdioConfig, events: Events, reaper: &Reaper, gone: oneshot
     let stderr = stderr::Tail::default();
     let (child, fate) = reaper.adopt(spawned.child, spawned.group, graces, stderr.clone(), gone);
     let drained = stderr::drain(spawned.stderr, config.name.clone(), stderr.clone(), fate.clone());
-    let reader = reader::Reader {
-        stdout: spawned.stdout,
+    let reader = Reader {
+        input: spawned.stdout,
         lines: Lines::new(config.frame_limit),
         events: events.clone(),
-        control: child.control(),
-        fate,
-        stderr,
-        drained,
+        remote: child.control(),
     };
-    let writer = writer::Writer {
-        stdin: spawned.stdin,
+    let dead = reaper::over(fate.clone()).map(drop);
+    let farewell = ending::farewell(child.control(), fate, stderr, drained);
+    let writer = Writer {
+        output: spawned.stdin,
+        early: Vec::new(),
         posts,
         events,
-        control: child.control(),
+        remote: child.control(),
         close_grace: config.close_grace,
         stall_limit: config.stall_limit,
     };
     // The reader comes first: it says `Up`.
     let tasks = vec![
-        AbortOnDropHandle::new(tokio::task::spawn_local(reader.run())),
+        AbortOnDropHandle::new(tokio::task::spawn_local(reader.run(dead, farewell))),
         AbortOnDropHandle::new(tokio::task::spawn_local(writer.run())),
     ];
     Link::new(post, tasks).with_child(child)

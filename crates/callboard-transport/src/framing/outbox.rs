@@ -1,4 +1,4 @@
-//! What waits to be written to a child, and how far it has come. Knows no pipe.
+//! What waits to be written, and how far it has come. Knows no stream.
 
 use crate::WireMark;
 use callboard_proto::wire::{Ended, Key, Outgoing};
@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// Messages longer than this are written from their own parts, without a copy.
 const LARGE: usize = 64 << 10;
 
-/// No more than about this much is joined for one write; the pipe takes no more at a time anyway.
+/// No more than about this much is joined for one write; a pipe takes no more at a time anyway.
 const JOIN: usize = 256 << 10;
 
 /// A larger buffer is given back once it has been written.
