@@ -64,7 +64,7 @@ impl fmt::Display for ServerName {
 #[derive(Clone)]
 pub struct ServerConfig {
     pub(crate) name: String,
-    pub(crate) transport: Transport,
+    pub(crate) reach: Reach,
     pub(crate) era: EraChoice,
     pub(crate) defaults: Defaults,
     /// Kinds that are declared though no handler answers them.
@@ -80,7 +80,7 @@ pub struct ServerConfig {
 
 /// How a server is reached.
 #[derive(Clone)]
-pub(crate) enum Transport {
+pub(crate) enum Reach {
     Stdio(StdioSettings),
     Http(HttpSettings),
     Memory(memory::Connector),
@@ -121,7 +121,7 @@ impl ServerConfig {
     pub fn stdio(name: impl Into<String>, program: impl Into<String>) -> Self {
         Self::new(
             name.into(),
-            Transport::Stdio(StdioSettings {
+            Reach::Stdio(StdioSettings {
                 program: program.into(),
                 args: Vec::new(),
                 env: BTreeMap::new(),
@@ -156,7 +156,7 @@ impl ServerConfig {
         }
         Ok(Self::new(
             name,
-            Transport::Http(HttpSettings {
+            Reach::Http(HttpSettings {
                 url,
                 headers: Vec::new(),
             }),
@@ -166,7 +166,7 @@ impl ServerConfig {
     /// A server in this process, reached through memory: for tests, with a paused clock too.
     #[must_use]
     pub fn memory(name: impl Into<String>, connector: memory::Connector) -> Self {
-        Self::new(name.into(), Transport::Memory(connector))
+        Self::new(name.into(), Reach::Memory(connector))
     }
 
     /// Every server of an `mcpServers` file, as other hosts write it: `command`, `args`, `env` and `cwd`, or `url` and
@@ -180,10 +180,10 @@ impl ServerConfig {
         read_file(path.as_ref())
     }
 
-    fn new(name: String, transport: Transport) -> Self {
+    fn new(name: String, reach: Reach) -> Self {
         Self {
             name,
-            transport,
+            reach,
             era: EraChoice::Auto,
             defaults: Defaults::default(),
             declared: Vec::new(),
@@ -199,7 +199,7 @@ impl ServerConfig {
     /// Checks what no type can: the name and the headers.
     pub(crate) fn check(&self) -> Result<ServerName, ConfigError> {
         let name = self.name.parse()?;
-        if let Transport::Http(http) = &self.transport {
+        if let Reach::Http(http) = &self.reach {
             for (header, value) in &http.headers {
                 check_header(header, value).map_err(|reason| ConfigError::Header {
                     server: self.name.clone(),
@@ -220,7 +220,7 @@ impl ServerConfig {
     /// Arguments of the program, added to those given before. Ignored over HTTP.
     #[must_use]
     pub fn args<S: Into<String>>(mut self, args: impl IntoIterator<Item = S>) -> Self {
-        if let Transport::Stdio(stdio) = &mut self.transport {
+        if let Reach::Stdio(stdio) = &mut self.reach {
             stdio.args.extend(args.into_iter().map(Into::into));
         }
         self
@@ -230,7 +230,7 @@ impl ServerConfig {
     /// Ignored over HTTP.
     #[must_use]
     pub fn env(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
-        if let Transport::Stdio(stdio) = &mut self.transport {
+        if let Reach::Stdio(stdio) = &mut self.reach {
             stdio.env.insert(key.into(), value.into());
         }
         self
@@ -240,7 +240,7 @@ impl ServerConfig {
     /// the environment is often secret. Ignored over HTTP.
     #[must_use]
     pub fn inherit_env(mut self) -> Self {
-        if let Transport::Stdio(stdio) = &mut self.transport {
+        if let Reach::Stdio(stdio) = &mut self.reach {
             stdio.inherit_env = true;
         }
         self
@@ -249,7 +249,7 @@ impl ServerConfig {
     /// The child's working directory. Default: this process's. Ignored over HTTP.
     #[must_use]
     pub fn cwd(mut self, path: impl Into<PathBuf>) -> Self {
-        if let Transport::Stdio(stdio) = &mut self.transport {
+        if let Reach::Stdio(stdio) = &mut self.reach {
             stdio.cwd = Some(path.into());
         }
         self
@@ -259,7 +259,7 @@ impl ServerConfig {
     /// Ignored over stdio.
     #[must_use]
     pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
-        if let Transport::Http(http) = &mut self.transport {
+        if let Reach::Http(http) = &mut self.reach {
             http.headers.push((name.into(), value.into()));
         }
         self
@@ -363,9 +363,9 @@ impl ServerConfig {
 
     /// What the transport is called in telemetry.
     pub(crate) fn network(&self) -> &'static str {
-        match self.transport {
-            Transport::Stdio(_) | Transport::Memory(_) => "pipe",
-            Transport::Http(_) => "tcp",
+        match self.reach {
+            Reach::Stdio(_) | Reach::Memory(_) => "pipe",
+            Reach::Http(_) => "tcp",
         }
     }
 }
@@ -413,26 +413,26 @@ impl fmt::Debug for ServerConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut debug = f.debug_struct("ServerConfig");
         debug.field("name", &self.name);
-        match &self.transport {
-            Transport::Stdio(stdio) => debug
+        match &self.reach {
+            Reach::Stdio(stdio) => debug
                 .field("program", &stdio.program)
                 .field("env", &stdio.env.keys().collect::<Vec<_>>()),
-            Transport::Http(http) => debug.field("origin", &origin_of(&http.url)).field(
+            Reach::Http(http) => debug.field("origin", &origin_of(&http.url)).field(
                 "headers",
                 &http.headers.iter().map(|(name, _)| name).collect::<Vec<_>>(),
             ),
-            Transport::Memory(_) => debug.field("memory", &true),
+            Reach::Memory(_) => debug.field("memory", &true),
         };
         debug.field("era", &self.era).finish_non_exhaustive()
     }
 }
 
 /// Where a server is, without what may be secret: scheme, host and port, or the program.
-pub(crate) fn origin(transport: &Transport) -> String {
-    match transport {
-        Transport::Stdio(stdio) => stdio.program.clone(),
-        Transport::Http(http) => origin_of(&http.url),
-        Transport::Memory(_) => "memory".to_owned(),
+pub(crate) fn origin(reach: &Reach) -> String {
+    match reach {
+        Reach::Stdio(stdio) => stdio.program.clone(),
+        Reach::Http(http) => origin_of(&http.url),
+        Reach::Memory(_) => "memory".to_owned(),
     }
 }
 

@@ -617,7 +617,7 @@ impl ServerView {
         Self {
             name: slot.name.clone(),
             reason: state.reason(),
-            origin: config::origin(&state.config.transport),
+            origin: config::origin(&state.config.reach),
             since: clock::now().duration_since(state.since),
             restarts: state.restarts,
             failure: state.failure.clone(),

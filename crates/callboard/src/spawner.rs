@@ -2,7 +2,7 @@
 //! that they share: the reaper, the HTTP clients, a clock that keeps the timer driver awake.
 
 use crate::actor;
-use crate::config::{HttpSettings, ServerConfig, StdioSettings, Transport};
+use crate::config::{HttpSettings, Reach, ServerConfig, StdioSettings};
 use crate::connection::{ConnMsg, ConnRef, Connection};
 use crate::request::{Request, Start};
 use crate::shared::Shared;
@@ -146,16 +146,16 @@ impl Spawner {
         events: Events,
         gone: oneshot::Sender<()>,
     ) -> (Link, Channel) {
-        match &config.transport {
-            Transport::Stdio(settings) => {
+        match &config.reach {
+            Reach::Stdio(settings) => {
                 let settings = stdio_config(slot, config, settings);
                 (stdio::open(&settings, events, &self.reaper, gone), Channel::Pipe)
             }
-            Transport::Http(settings) => {
+            Reach::Http(settings) => {
                 let settings = self.http_config(slot, config, settings);
                 (http::open(&settings, &self.clients, events), Channel::Http)
             }
-            Transport::Memory(connector) => (memory_link(connector, events), Channel::Pipe),
+            Reach::Memory(connector) => (memory_link(connector, events), Channel::Pipe),
         }
     }
 

@@ -115,7 +115,7 @@ fn without_place(error: &serde_json::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Transport;
+    use crate::config::Reach;
 
     #[test]
     fn both_kinds_of_server_are_read() {
@@ -127,9 +127,9 @@ mod tests {
         let [docs, files] = &servers[..] else {
             panic!("{servers:?}")
         };
-        assert!(matches!(&docs.transport, Transport::Http(http) if http.headers.len() == 1));
+        assert!(matches!(&docs.reach, Reach::Http(http) if http.headers.len() == 1));
         assert!(
-            matches!(&files.transport, Transport::Stdio(stdio) if stdio.args == ["-y", "x"] && stdio.env["K"] == "v")
+            matches!(&files.reach, Reach::Stdio(stdio) if stdio.args == ["-y", "x"] && stdio.env["K"] == "v")
         );
     }
 
