@@ -154,7 +154,7 @@ async fn process_without_common_ground_is_told() {
             &[DISCOVER, DISCOVER],
             &[
                 "refused the opening",
-                "server/discover: error -32022, no such version; server/discover: error -32022",
+                "server/discover: error -32022, no such version; it names 2026-07-28; server/discover: error -32022",
             ],
         ),
         (
@@ -508,7 +508,12 @@ async fn http_server_is_opened_by_what_it_answers() {
             &HANDSHAKE,
         ),
         // ERA-09
-        ("-32601 on 404", error(404, -32601), modern, once),
+        (
+            "-32601 on 404",
+            error(404, -32601),
+            modern,
+            &[DISCOVER, "tools/list", CALL],
+        ),
         // FR-087
         ("-32601 on 200", error(200, -32601), legacy, &HANDSHAKE),
         (

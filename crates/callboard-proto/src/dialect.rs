@@ -150,11 +150,11 @@ impl Dialect {
         !(self.era() == Era::Modern && self.channel == Channel::Http)
     }
 
-    /// Whether what the server asks on the connection itself may belong to any call in flight: over a pipe nothing
-    /// ties it to one.
+    /// Whether what the server asks on the connection itself may belong to any call in flight: over a pipe, and on
+    /// the one stream of HTTP+SSE, nothing ties it to one.
     #[must_use]
     pub fn asks_untied(&self) -> bool {
-        self.channel == Channel::Pipe
+        self.channel != Channel::Http
     }
 
     /// What the headers of a request need; cheap where there are none.
@@ -189,8 +189,8 @@ impl Dialect {
     pub fn cancel_way(&self) -> CancelWay {
         match (self.era(), self.channel) {
             (_, Channel::Pipe) => CancelWay::Notify,
-            (Era::Modern, Channel::Http) => CancelWay::Abort,
-            (Era::Legacy, Channel::Http) => CancelWay::NotifyThenLinger,
+            (Era::Modern, Channel::Http | Channel::HttpSse) => CancelWay::Abort,
+            (Era::Legacy, Channel::Http | Channel::HttpSse) => CancelWay::NotifyThenLinger,
         }
     }
 
@@ -219,11 +219,27 @@ pub fn initialize(key: Key, revision: Revision, identity: &Identity) -> (Outgoin
 /// The `server/discover` request that states `revision`.
 #[must_use]
 pub fn discover(key: Key, revision: Revision, channel: Channel, identity: &Identity) -> (Outgoing, SendMeta) {
+    modern_request(key, &Method::DISCOVER, revision, channel, identity)
+}
+
+/// The `tools/list` request that states `revision`.
+#[must_use]
+pub fn list(key: Key, revision: Revision, channel: Channel, identity: &Identity) -> (Outgoing, SendMeta) {
+    modern_request(key, &Method::TOOLS_LIST, revision, channel, identity)
+}
+
+fn modern_request(
+    key: Key,
+    method: &Method,
+    revision: Revision,
+    channel: Channel,
+    identity: &Identity,
+) -> (Outgoing, SendMeta) {
     let dialect = Dialect::new(revision, channel, identity);
     let params = Params::default();
     (
-        dialect.request(key, &Method::DISCOVER, &params, false),
-        dialect.send_meta(&Method::DISCOVER, &params),
+        dialect.request(key, method, &params, false),
+        dialect.send_meta(method, &params),
     )
 }
 
@@ -244,6 +260,7 @@ mod tests {
             (R::V2026_07_28, C::Http, W::Abort),
             (R::V2025_11_25, C::Pipe, W::Notify),
             (R::V2025_11_25, C::Http, W::NotifyThenLinger),
+            (R::V2024_11_05, C::HttpSse, W::NotifyThenLinger),
             (R::V2024_11_05, C::Pipe, W::Notify),
         ];
         for (revision, channel, way) in table {

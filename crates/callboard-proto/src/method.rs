@@ -77,6 +77,8 @@ methods! {
     SAMPLE = "sampling/createMessage";
     /// `roots/list`.
     ROOTS_LIST = "roots/list";
+    /// No method of JSON-RPC: the GET that opens the stream of HTTP+SSE, as an attempt of an opening.
+    GET = "GET";
 }
 
 impl Method {

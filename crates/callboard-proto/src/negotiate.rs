@@ -3,7 +3,10 @@
 //! ```text
 //!            discover ──modern answer──────────────────────────► Opened(modern)
 //! Idle ──►   Probing ──any other error, odd result, 10 s───────► Initializing ──result──► Opened(legacy)
-//!               └──exit (pipe)──► Restart: a new process, `initialize` without a probe
+//!               │  └──404, no such method──► Confirming ──────────►   │
+//!               └──exit (pipe)──► Reopen: a new process, `initialize` without a probe
+//!                                 Reopen: HTTP+SSE at the same URL ◄──┤ 400, 404, 405
+//!                                 Reopen: from the probe on ◄─────────┘ what was remembered did not hold
 //! ```
 //! The rules are those of 2026-07-28, basic/versioning and basic/transports, with the judgements of this
 //! project where the text is silent: what an answer means depends on which answer it is, never on one error
@@ -15,7 +18,7 @@ use crate::deadline::later;
 use crate::frame::{ErrorObject, Frame, Junk, RequestId};
 use crate::method::Method;
 use crate::revision::{Era, Revision};
-use crate::wire::{Down, Refusal, StartFailure};
+use crate::wire::{Down, Refusal, StartFailure, StreamFailure};
 use bytes::Bytes;
 use serde::Deserialize;
 use std::fmt;
@@ -28,6 +31,27 @@ pub enum Channel {
     Pipe,
     /// A request, an answer: Streamable HTTP.
     Http,
+    /// Messages go up by POST, and all of the server's come down on one stream: HTTP+SSE (2024-11-05), which the
+    /// legacy era alone knows.
+    HttpSse,
+}
+
+impl Channel {
+    /// Over which of the two HTTP transports a URL is opened (SSE-04): HTTP+SSE where the configuration says so
+    /// (`pinned`), where it is remembered of the server, and where this opening has come to it.
+    #[must_use]
+    pub fn of_url(pinned: bool, era: EraChoice, known: Known, reopened: Option<&Reopened>) -> Self {
+        let found = match reopened.map(|reopened| reopened.way) {
+            Some(Way::HttpSse) => true,
+            Some(Way::Unprobed | Way::Anew) => false,
+            None => known.http_sse && era != EraChoice::Modern,
+        };
+        if pinned || found {
+            Self::HttpSse
+        } else {
+            Self::Http
+        }
+    }
 }
 
 /// Which eras the configuration allows.
@@ -49,6 +73,19 @@ pub struct Known {
     pub era: Option<Era>,
     /// It let the probe limit pass once: its next probe gets twice the time.
     pub slow: bool,
+    /// It was reached over HTTP+SSE, though nothing in the configuration said so.
+    pub http_sse: bool,
+}
+
+impl Known {
+    /// What is left to know of a server for which this did not hold: how slow it is.
+    #[must_use]
+    pub fn forgotten(self) -> Self {
+        Self {
+            slow: self.slow,
+            ..Self::default()
+        }
+    }
 }
 
 /// The settings of one opening.
@@ -64,11 +101,32 @@ pub struct OpeningConfig {
     pub probe_limit: Duration,
     /// How long start and opening may take together: 60 s over a pipe, 30 s over HTTP.
     pub total_limit: Duration,
-    /// When the first process was started; a restarted one shares its time.
+    /// When the first connection of this opening was started; those that follow share its time.
     pub started: Instant,
-    /// This process replaces one that ended during the opening, after these attempts: `initialize` is sent
-    /// without a probe.
-    pub restarted_after: Option<Vec<Attempt>>,
+    /// This connection goes on with an opening that another one began.
+    pub reopened: Option<Reopened>,
+}
+
+/// An opening that goes on over another connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reopened {
+    /// How it goes on.
+    pub way: Way,
+    /// What was tried before.
+    pub attempts: Vec<Attempt>,
+    /// What the opening has failed with, should this way lead nowhere either.
+    failure: Option<OpeningFailureKind>,
+}
+
+/// How an opening goes on over another connection. Only what was remembered can make it go on more than once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// With a new process, which is sent `initialize` without a probe (ERA-18).
+    Unprobed,
+    /// Over HTTP+SSE at the same URL (ERA-10).
+    HttpSse,
+    /// From the probe on: what was remembered of the server did not hold (ERA-12, FR-088).
+    Anew,
 }
 
 /// A request of the opening.
@@ -76,6 +134,8 @@ pub struct OpeningConfig {
 pub enum Ask {
     /// `server/discover`, stating this revision.
     Discover(Revision),
+    /// `tools/list`, stating this revision: a real request, where `server/discover` is not known.
+    List(Revision),
     /// `initialize`, offering this revision.
     Initialize(Revision),
 }
@@ -86,6 +146,7 @@ impl Ask {
     pub fn method(self) -> Method {
         match self {
             Self::Discover(_) => Method::DISCOVER,
+            Self::List(_) => Method::TOOLS_LIST,
             Self::Initialize(_) => Method::INITIALIZE,
         }
     }
@@ -107,6 +168,13 @@ pub enum Reply {
 }
 
 impl Reply {
+    fn status(&self) -> Option<u16> {
+        match self {
+            Self::Status(status) | Self::Error(_, Some(status)) => Some(*status),
+            _ => None,
+        }
+    }
+
     /// Reads an HTTP refusal: a JSON-RPC error in its body counts, whatever id it has (HTTP-09, ERA-06).
     #[must_use]
     pub fn from_refusal(refusal: &Refusal) -> Self {
@@ -133,6 +201,8 @@ pub enum Input {
     Up,
     /// An answer to the latest `server/discover`.
     Discovered(Reply),
+    /// An answer to `tools/list`.
+    Listed(Reply),
     /// An answer to the latest `initialize`.
     Initialized(Reply),
     /// The time of [`Opening::timeout`] has come.
@@ -150,8 +220,8 @@ pub enum Step {
     Ask(Ask),
     /// The era is known. In the legacy era `notifications/initialized` goes out first.
     Opened(Opened),
-    /// Start a new process and open it with `restarted_after` these attempts; not a crash (ERA-18).
-    Restart(Vec<Attempt>),
+    /// Go on over a new connection; that this one ends is no crash (ERA-18).
+    Reopen(Reopened),
     /// It cannot be opened.
     Fail(OpeningFailure),
 }
@@ -161,9 +231,11 @@ pub enum Step {
 pub struct Opened {
     /// The revision that all later requests state.
     pub revision: Revision,
+    /// What it was opened over.
+    pub channel: Channel,
     /// The DiscoverResult or InitializeResult, raw; `None` where a modern server did not give one.
     pub result: Option<Bytes>,
-    /// The probe limit passed before the answer: to be remembered with the server.
+    /// The probe limit has passed before its answer, now or earlier: to be remembered with the server.
     pub slow: bool,
     /// Each request of the opening and what came of it, in order.
     pub attempts: Vec<Attempt>,
@@ -192,7 +264,7 @@ pub struct OpeningFailure {
 /// A request of the opening and what came of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attempt {
-    /// What was sent.
+    /// What was sent; `GET` for the stream of HTTP+SSE.
     pub method: Method,
     /// What came of it, in words.
     pub outcome: String,
@@ -240,6 +312,11 @@ pub enum OpeningFailureKind {
     /// What answers is no MCP endpoint.
     #[error("what answers there is no MCP server; check the URL")]
     NotMcp,
+    /// There is no stream of HTTP+SSE, the transport that the configuration asks for.
+    #[error(
+        "the server has no HTTP+SSE stream (2024-11-05) there; check the URL, or leave the transport to be found out"
+    )]
+    NotHttpSse,
     /// No answer in time.
     #[error("no answer within {0:?}; look at the server's log or raise the start limit")]
     NoAnswer(Duration),
@@ -256,15 +333,21 @@ impl OpeningFailureKind {
     #[must_use]
     pub fn is_configuration(&self) -> bool {
         match self {
-            Self::Unauthorized | Self::Forbidden | Self::NotMcp => true,
+            Self::Unauthorized | Self::Forbidden | Self::NotMcp | Self::NotHttpSse => true,
             Self::NoSharedRevision { .. } | Self::ExcludedEra { .. } => true,
-            Self::Down(down) => {
-                matches!(down, Down::Start(failure) if !matches!(failure, StartFailure::Other(_)))
-            }
+            Self::Down(Down::Start(failure)) => !matches!(failure, StartFailure::Other(_)),
+            Self::Down(Down::Stream(failure)) => matches!(failure, StreamFailure::Endpoint(_)),
+            Self::Down(_) => false,
             // An error may pass, and a server that has it may answer as a modern one then.
             Self::NotModern | Self::Refused => false,
             Self::Unavailable(_) | Self::NoAnswer(_) | Self::Unreachable => false,
         }
+    }
+
+    /// Whether it says nothing of what the server speaks, so that what is remembered of it stands (ERA-13).
+    #[must_use]
+    pub fn is_transient(&self) -> bool {
+        matches!(self, Self::Unavailable(_) | Self::Unreachable)
     }
 }
 
@@ -320,8 +403,17 @@ pub struct Opening {
 #[derive(Clone, Debug)]
 enum State {
     Idle,
-    Probing { until: Instant },
-    Initializing { until: Instant, probe: Probe },
+    Probing {
+        until: Instant,
+    },
+    /// `server/discover` is not known to a server that answers as a modern one: a real request decides.
+    Confirming {
+        until: Instant,
+    },
+    Initializing {
+        until: Instant,
+        probe: Probe,
+    },
     Settled,
 }
 
@@ -332,7 +424,7 @@ enum Probe {
     Closed,
     /// Its limit passed; an answer may still come.
     Open,
-    /// A modern answer came late.
+    /// A modern answer came late, or one that leaves doubt: it counts if `initialize` is refused.
     Late {
         supported: Vec<String>,
         result: Option<Bytes>,
@@ -346,13 +438,14 @@ impl Opening {
     /// A new opening. The first input is [`Input::Up`].
     #[must_use]
     pub fn new(config: OpeningConfig) -> Self {
+        let before = config.reopened.as_ref();
         Self {
-            attempts: config.restarted_after.clone().unwrap_or_default(),
-            config,
+            attempts: before.map(|before| before.attempts.clone()).unwrap_or_default(),
             state: State::Idle,
             renegotiations: 0,
             reoffered: false,
-            slow: false,
+            slow: config.known.slow,
+            config,
             elapsed: Duration::ZERO,
             stray: None,
         }
@@ -363,7 +456,9 @@ impl Opening {
     pub fn timeout(&self) -> Option<Instant> {
         match self.state {
             State::Idle => Some(later(self.config.started, self.config.total_limit)),
-            State::Probing { until } | State::Initializing { until, .. } => Some(until),
+            State::Probing { until } | State::Confirming { until } | State::Initializing { until, .. } => {
+                Some(until)
+            }
             State::Settled => None,
         }
     }
@@ -397,28 +492,41 @@ impl Opening {
             (_, Input::Up) => Step::Wait,
 
             (State::Idle, Input::Timeout) => self.fail(OpeningFailureKind::NoAnswer(self.config.total_limit)),
+            (State::Idle, Input::Down(Down::Stream(failure))) => self.no_stream(failure),
             (State::Idle, Input::Down(down)) => self.fail(OpeningFailureKind::Down(down)),
-            (State::Idle, Input::Discovered(_) | Input::Initialized(_)) => Step::Wait,
+            (State::Idle, Input::Discovered(_) | Input::Listed(_) | Input::Initialized(_)) => Step::Wait,
 
             (State::Probing { .. }, Input::Discovered(reply)) => self.probe_answered(reply, now),
             (State::Probing { .. }, Input::Timeout) => self.probe_unanswered(now),
             (State::Probing { .. }, Input::Down(down)) => self.down_while_probing(down),
-            (State::Probing { .. }, Input::Initialized(_)) => Step::Wait,
+            (State::Probing { .. }, Input::Listed(_) | Input::Initialized(_)) => Step::Wait,
+
+            (State::Confirming { .. }, Input::Listed(reply)) => self.list_answered(reply, now),
+            (State::Confirming { .. }, Input::Timeout) => self.list_unanswered(),
+            (State::Confirming { .. }, Input::Down(down)) => self.fail(OpeningFailureKind::Down(down)),
+            (State::Confirming { .. }, Input::Discovered(_) | Input::Initialized(_)) => Step::Wait,
 
             (State::Initializing { .. }, Input::Discovered(reply)) => self.late_probe_answer(reply, now),
             (State::Initializing { .. }, Input::Initialized(reply)) => self.initialize_answered(reply, now),
             (State::Initializing { .. }, Input::Timeout) => self.initialize_unanswered(),
             (State::Initializing { .. }, Input::Down(down)) => self.down_while_initializing(down),
+            (State::Initializing { .. }, Input::Listed(_)) => Step::Wait,
         }
     }
 
     fn begin(&mut self, now: Instant) -> Step {
-        let legacy = match self.config.era {
-            EraChoice::Legacy => true,
-            EraChoice::Modern => false,
-            EraChoice::Auto => {
-                self.config.restarted_after.is_some() || self.config.known.era == Some(Era::Legacy)
-            }
+        if self.config.channel == Channel::HttpSse {
+            self.attempt(
+                STREAM,
+                "HTTP+SSE: a stream, and an endpoint to post to".to_owned(),
+            );
+            return self.initialize(Revision::NEWEST_LEGACY, Probe::Closed, now);
+        }
+        let legacy = match (self.config.era, &self.config.reopened) {
+            (EraChoice::Legacy, _) => true,
+            (EraChoice::Modern, _) => false,
+            (EraChoice::Auto, None) => self.config.known.era == Some(Era::Legacy),
+            (EraChoice::Auto, Some(reopened)) => reopened.way != Way::Anew,
         };
         if legacy {
             self.initialize(Revision::NEWEST_LEGACY, Probe::Closed, now)
@@ -427,11 +535,35 @@ impl Opening {
         }
     }
 
+    /// There is no stream to begin with (HTTP+SSE).
+    fn no_stream(&mut self, failure: StreamFailure) -> Step {
+        self.attempt(STREAM, format!("HTTP+SSE: {failure}"));
+        let before = self
+            .config
+            .reopened
+            .as_ref()
+            .and_then(|before| before.failure.clone());
+        match failure {
+            StreamFailure::Status(status) if is_transient(status) => {
+                self.fail(OpeningFailureKind::Unavailable(status))
+            }
+            StreamFailure::Unreachable(_) => self.fail(OpeningFailureKind::Unreachable),
+            // What is wrong with it is more than that there is none.
+            StreamFailure::Endpoint(_) => self.fail(OpeningFailureKind::Down(Down::Stream(failure))),
+            // Old servers have their guard before the stream, and none before what they do not have.
+            StreamFailure::Status(401) => self.fail(OpeningFailureKind::Unauthorized),
+            StreamFailure::Status(403) => self.fail(OpeningFailureKind::Forbidden),
+            StreamFailure::Status(_) | StreamFailure::NotOne(_) => {
+                self.refused(before.unwrap_or(OpeningFailureKind::NotHttpSse))
+            }
+        }
+    }
+
     fn probe(&mut self, revision: Revision, now: Instant) -> Step {
         let total = later(self.config.started, self.config.total_limit);
         let until = match (self.config.channel, self.config.era) {
             // Where there is nothing to fall back to, all the time is the probe's.
-            (Channel::Http, _) | (Channel::Pipe, EraChoice::Modern) => total,
+            (Channel::Http | Channel::HttpSse, _) | (Channel::Pipe, EraChoice::Modern) => total,
             (Channel::Pipe, EraChoice::Auto | EraChoice::Legacy) => {
                 let factor = if self.config.known.slow { 2 } else { 1 };
                 later(now, self.config.probe_limit.saturating_mul(factor)).min(total)
@@ -468,34 +600,73 @@ impl Opening {
                 }
                 None => self.initialize(Revision::NEWEST_LEGACY, Probe::Closed, now),
             },
-            Reply::Error(error, status) => match error.code {
-                UNSUPPORTED_VERSION => self.version_refused(&error, now),
-                HEADER_MISMATCH | MISSING_CAPABILITY => self.opened(Revision::NEWEST_MODERN, None),
-                // ERA-09
-                METHOD_NOT_FOUND if self.config.channel == Channel::Http && status == Some(404) => {
-                    self.opened(Revision::NEWEST_MODERN, None)
-                }
-                _ if status.is_some_and(is_transient) => {
-                    self.fail(OpeningFailureKind::Unavailable(status.unwrap_or_default()))
-                }
-                _ => self.initialize(Revision::NEWEST_LEGACY, Probe::Closed, now),
-            },
+            // ERA-09: no modern server may lack this method, so that another is asked for as well.
+            Reply::Error(error, status) if self.lacks_method(&error, status) => {
+                let until = later(self.config.started, self.config.total_limit);
+                self.state = State::Confirming { until };
+                Step::Ask(Ask::List(Revision::NEWEST_MODERN))
+            }
+            other => self.not_a_result(other, now),
+        }
+    }
+
+    /// The answer to a real request of a server that does not know `server/discover`.
+    fn list_answered(&mut self, reply: Reply, now: Instant) -> Step {
+        self.attempted(&Method::TOOLS_LIST, &reply);
+        match reply {
+            Reply::Result(result) if self.config.era == EraChoice::Modern || has_result_type(&result) => {
+                self.opened(Revision::NEWEST_MODERN, None)
+            }
+            // A legacy server may have run it without a handshake. Where there turns out to be none, it is modern.
+            Reply::Result(_) => {
+                let supported = vec![Revision::NEWEST_MODERN.as_str().to_owned()];
+                let result = None;
+                self.initialize(Revision::NEWEST_LEGACY, Probe::Late { supported, result }, now)
+            }
+            // A modern server without tools.
+            Reply::Error(error, status) if self.lacks_method(&error, status) => {
+                self.opened(Revision::NEWEST_MODERN, None)
+            }
+            other => self.not_a_result(other, now),
+        }
+    }
+
+    /// What an answer to a modern request says of the era, if it is no result (ERA-03, ERA-07).
+    fn not_a_result(&mut self, reply: Reply, now: Instant) -> Step {
+        let pinned = self.config.era == EraChoice::Modern;
+        match reply {
+            Reply::Error(error, _) if error.code == UNSUPPORTED_VERSION => self.version_refused(&error, now),
+            Reply::Error(error, _) if matches!(error.code, HEADER_MISMATCH | MISSING_CAPABILITY) => {
+                self.opened(Revision::NEWEST_MODERN, None)
+            }
             // ERA-13: no verdict.
-            Reply::Status(status) if is_transient(status) => {
+            Reply::Status(status) | Reply::Error(_, Some(status)) if is_transient(status) => {
                 self.fail(OpeningFailureKind::Unavailable(status))
             }
             // Where nothing else is tried, these tell more than the era.
-            Reply::Status(401) if self.config.era == EraChoice::Modern => {
+            Reply::Status(401) | Reply::Error(_, Some(401)) if pinned => {
                 self.fail(OpeningFailureKind::Unauthorized)
             }
-            Reply::Status(403) if self.config.era == EraChoice::Modern => {
+            Reply::Status(403) | Reply::Error(_, Some(403)) if pinned => {
                 self.fail(OpeningFailureKind::Forbidden)
             }
             // ERA-08. Nothing can be authorized here, so 401 and 403 are tried as any other 4xx, once.
-            Reply::Status(400..500) => self.initialize(Revision::NEWEST_LEGACY, Probe::Closed, now),
+            Reply::Error(..) | Reply::Status(400..500) | Reply::Result(_) => {
+                self.initialize(Revision::NEWEST_LEGACY, Probe::Closed, now)
+            }
             Reply::Status(_) | Reply::Unusable(_) => self.fail(OpeningFailureKind::NotMcp),
             Reply::Failed(_) => self.fail(OpeningFailureKind::Unreachable),
         }
+    }
+
+    /// Whether it is the modern way to say that there is no such method, which only HTTP has.
+    fn lacks_method(&self, error: &ErrorObject, status: Option<u16>) -> bool {
+        self.config.channel == Channel::Http && is_missing_method(error, status)
+    }
+
+    fn list_unanswered(&mut self) -> Step {
+        self.silent(Method::TOOLS_LIST);
+        self.fail(OpeningFailureKind::NoAnswer(self.config.total_limit))
     }
 
     /// ERA-04: the server is modern; choose from its list and ask again, with the same version if it names it.
@@ -537,7 +708,7 @@ impl Opening {
     /// ERA-05: over a pipe `initialize` goes to the same process, and its answer decides.
     fn probe_unanswered(&mut self, now: Instant) -> Step {
         self.silent(Method::DISCOVER);
-        if self.config.channel == Channel::Http || self.config.era == EraChoice::Modern {
+        if self.config.channel != Channel::Pipe || self.config.era == EraChoice::Modern {
             return self.fail(OpeningFailureKind::NoAnswer(self.config.total_limit));
         }
         self.slow = true;
@@ -548,7 +719,7 @@ impl Opening {
         self.attempt(Method::DISCOVER, WENT_DOWN.to_owned());
         // ERA-18. A program that cannot be started has not been asked anything.
         if self.may_restart() && matches!(down, Down::Exited { .. }) {
-            return self.restart();
+            return self.reopen(Way::Unprobed, None);
         }
         self.fail(OpeningFailureKind::Down(down))
     }
@@ -584,15 +755,18 @@ impl Opening {
 
     fn initialize_answered(&mut self, reply: Reply, now: Instant) -> Step {
         self.attempted(&Method::INITIALIZE, &reply);
+        // ERA-16: whatever it is refused with, the server has answered as a modern one.
+        if let Reply::Error(..) | Reply::Status(400..500) = reply
+            && reply.status().is_none_or(|status| !is_transient(status))
+            && let Some((supported, result)) = self.late_answer()
+        {
+            return self.choose_modern(supported, result);
+        }
         match reply {
             Reply::Result(result) => self.handshake_done(result),
             Reply::Error(error, status) => self.initialize_refused(&error, status, now),
-            Reply::Status(401) => self.fail(OpeningFailureKind::Unauthorized),
-            Reply::Status(403) => self.fail(OpeningFailureKind::Forbidden),
-            Reply::Status(status) if is_transient(status) => {
-                self.fail(OpeningFailureKind::Unavailable(status))
-            }
-            Reply::Status(_) | Reply::Unusable(_) => self.fail(OpeningFailureKind::NotMcp),
+            Reply::Status(status) => self.initialize_failed(OpeningFailureKind::NotMcp, Some(status), false),
+            Reply::Unusable(_) => self.initialize_failed(OpeningFailureKind::NotMcp, None, false),
             Reply::Failed(_) => self.fail(OpeningFailureKind::Unreachable),
         }
     }
@@ -605,55 +779,76 @@ impl Opening {
             protocol_version: String,
         }
         let Ok(Version { protocol_version }) = serde_json::from_slice(&result) else {
-            return self.fail(OpeningFailureKind::NotMcp);
+            return self.refused(OpeningFailureKind::NotMcp);
         };
         match protocol_version.parse::<Revision>() {
             Ok(revision) if revision.era() == Era::Legacy => self.opened(revision, Some(result)),
-            _ => self.fail(OpeningFailureKind::NoSharedRevision {
+            _ => self.refused(OpeningFailureKind::NoSharedRevision {
                 theirs: vec![protocol_version],
             }),
         }
     }
 
     fn initialize_refused(&mut self, error: &ErrorObject, status: Option<u16>, now: Instant) -> Step {
-        if let State::Initializing {
-            probe: Probe::Late { supported, result },
-            ..
-        } = &self.state
-        {
-            let (supported, result) = (supported.clone(), result.clone());
-            return self.choose_modern(supported, result);
-        }
         let listed = supported_in(error);
-        if error.code == UNSUPPORTED_VERSION
-            && let Some(theirs) = &listed
-            && Revision::pick(strs(theirs), Some(Era::Modern)).is_some()
-        {
-            let theirs = theirs.clone();
-            return match self.config.era {
-                EraChoice::Legacy => self.fail(OpeningFailureKind::ExcludedEra {
-                    pinned: Era::Legacy,
-                    theirs,
-                }),
-                EraChoice::Auto | EraChoice::Modern => self.choose_modern(theirs, None),
-            };
-        }
+        let shared = |era| Revision::pick(listed.iter().flat_map(|theirs| strs(theirs)), Some(era));
+        let (modern, legacy) = (shared(Era::Modern), shared(Era::Legacy));
         if let Some(theirs) = listed {
+            // ERA-15: a list is worth more than the code that it comes with, unless that leaves room for a handshake.
+            if modern.is_some() && (error.code == UNSUPPORTED_VERSION || legacy.is_none()) {
+                return match (self.config.channel, self.config.era) {
+                    // Of no use over this transport.
+                    (Channel::HttpSse, _) => self.refused(OpeningFailureKind::Refused),
+                    (_, EraChoice::Legacy) => self.fail(OpeningFailureKind::ExcludedEra {
+                        pinned: Era::Legacy,
+                        theirs,
+                    }),
+                    (_, EraChoice::Auto | EraChoice::Modern) => self.choose_modern(theirs, None),
+                };
+            }
             // LIF-08: the old style names its versions in the data of -32602.
-            return match Revision::pick(strs(&theirs), Some(Era::Legacy)) {
+            return match legacy {
                 Some(revision) if !self.reoffered => {
                     self.reoffered = true;
                     self.initialize(revision, Probe::Closed, now)
                 }
-                _ => self.fail(OpeningFailureKind::NoSharedRevision { theirs }),
+                _ => self.refused(OpeningFailureKind::NoSharedRevision { theirs }),
             };
         }
-        self.fail(match status {
-            Some(401) => OpeningFailureKind::Unauthorized,
-            Some(403) => OpeningFailureKind::Forbidden,
-            Some(status) if is_transient(status) => OpeningFailureKind::Unavailable(status),
-            _ => OpeningFailureKind::Refused,
-        })
+        self.initialize_failed(
+            OpeningFailureKind::Refused,
+            status,
+            is_recognised(error) || self.lacks_method(error, status),
+        )
+    }
+
+    /// `initialize` was refused. `recognised` says that a modern server did it.
+    fn initialize_failed(&mut self, kind: OpeningFailureKind, status: Option<u16>, recognised: bool) -> Step {
+        match status {
+            Some(401) => self.fail(OpeningFailureKind::Unauthorized),
+            Some(403) => self.fail(OpeningFailureKind::Forbidden),
+            Some(status) if is_transient(status) => self.fail(OpeningFailureKind::Unavailable(status)),
+            // ERA-10
+            Some(400 | 404 | 405)
+                if !recognised
+                    && self.config.channel == Channel::Http
+                    && self.may_go_on()
+                    && !self.may_start_over() =>
+            {
+                self.reopen(Way::HttpSse, Some(kind))
+            }
+            _ => self.refused(kind),
+        }
+    }
+
+    /// The server was reached and will not have it: where that was done by what is remembered of it, it is found out
+    /// anew (FR-088).
+    fn refused(&mut self, kind: OpeningFailureKind) -> Step {
+        if self.may_start_over() {
+            self.reopen(Way::Anew, None)
+        } else {
+            self.fail(kind)
+        }
     }
 
     fn choose_modern(&mut self, theirs: Vec<String>, result: Option<Bytes>) -> Step {
@@ -663,26 +858,37 @@ impl Opening {
         }
     }
 
+    /// What a modern answer that came late, or left doubt, has said.
+    fn late_answer(&self) -> Option<(Vec<String>, Option<Bytes>)> {
+        match &self.state {
+            State::Initializing {
+                probe: Probe::Late { supported, result },
+                ..
+            } => Some((supported.clone(), result.clone())),
+            _ => None,
+        }
+    }
+
     fn initialize_unanswered(&mut self) -> Step {
-        if let State::Initializing {
-            probe: Probe::Late { supported, result },
-            ..
-        } = &self.state
-        {
-            let (supported, result) = (supported.clone(), result.clone());
+        if let Some((supported, result)) = self.late_answer() {
             return self.choose_modern(supported, result);
         }
         self.silent(Method::INITIALIZE);
         if self.probe_was_left_open() && self.may_restart() {
-            return self.restart();
+            return self.reopen(Way::Unprobed, None);
         }
         self.fail(OpeningFailureKind::NoAnswer(self.config.total_limit))
     }
 
     fn down_while_initializing(&mut self, down: Down) -> Step {
         self.attempt(Method::INITIALIZE, WENT_DOWN.to_owned());
-        if self.probe_was_left_open() && self.may_restart() && matches!(down, Down::Exited { .. }) {
-            return self.restart();
+        if matches!(down, Down::Exited { .. }) {
+            if self.probe_was_left_open() && self.may_restart() {
+                return self.reopen(Way::Unprobed, None);
+            }
+            if self.may_start_over() {
+                return self.reopen(Way::Anew, None);
+            }
         }
         self.fail(OpeningFailureKind::Down(down))
     }
@@ -697,21 +903,43 @@ impl Opening {
         )
     }
 
+    /// Whether a process that ends, or does not answer, may be followed by one that is not probed: once.
     fn may_restart(&self) -> bool {
-        self.config.channel == Channel::Pipe
-            && self.config.era == EraChoice::Auto
-            && self.config.restarted_after.is_none()
+        self.config.channel == Channel::Pipe && self.config.era == EraChoice::Auto && self.may_go_on()
     }
 
-    fn restart(&mut self) -> Step {
+    /// Whether this connection was opened by what is remembered, so that its failure may only mean that it does not
+    /// hold any more.
+    fn may_start_over(&self) -> bool {
+        let by_memory = match self.config.channel {
+            Channel::HttpSse => self.config.known.http_sse,
+            Channel::Pipe | Channel::Http => {
+                self.config.era == EraChoice::Auto && self.config.known.era == Some(Era::Legacy)
+            }
+        };
+        by_memory && self.config.reopened.is_none()
+    }
+
+    /// Each way is gone once: what followed memory may go on, what went on may not.
+    fn may_go_on(&self) -> bool {
+        let way = self.config.reopened.as_ref().map(|reopened| reopened.way);
+        matches!(way, None | Some(Way::Anew))
+    }
+
+    fn reopen(&mut self, way: Way, failure: Option<OpeningFailureKind>) -> Step {
         self.state = State::Settled;
-        Step::Restart(std::mem::take(&mut self.attempts))
+        Step::Reopen(Reopened {
+            way,
+            attempts: std::mem::take(&mut self.attempts),
+            failure,
+        })
     }
 
     fn opened(&mut self, revision: Revision, result: Option<Bytes>) -> Step {
         self.state = State::Settled;
         Step::Opened(Opened {
             revision,
+            channel: self.config.channel,
             result,
             slow: self.slow,
             attempts: std::mem::take(&mut self.attempts),
@@ -729,13 +957,14 @@ impl Opening {
     fn attempted(&mut self, method: &Method, reply: &Reply) {
         let outcome = match reply {
             Reply::Result(_) => "a result".to_owned(),
-            Reply::Error(error, None) => format!("error {}, {}", error.code, shortened(&error.message)),
-            Reply::Error(error, Some(status)) => {
-                format!(
-                    "HTTP status {status}, error {}, {}",
-                    error.code,
-                    shortened(&error.message)
-                )
+            Reply::Error(error, status) => {
+                let status = status
+                    .map(|status| format!("HTTP status {status}, "))
+                    .unwrap_or_default();
+                // ERA-15
+                let named = supported_in(error).map(|theirs| format!("; it names {}", list(&theirs)));
+                let (message, named) = (shortened(&error.message), named.unwrap_or_default());
+                format!("{status}error {}, {message}{named}", error.code)
             }
             Reply::Status(status) => format!("HTTP status {status}"),
             Reply::Unusable(text) | Reply::Failed(text) => text.clone(),
@@ -770,6 +999,22 @@ pub const UNSUPPORTED_VERSION: i64 = -32022;
 pub const METHOD_NOT_FOUND: i64 = -32601;
 
 const WENT_DOWN: &str = "the connection went down";
+
+/// What the stream of HTTP+SSE is asked for with.
+const STREAM: Method = Method::GET;
+
+/// Whether only a modern server gives this error.
+fn is_recognised(error: &ErrorObject) -> bool {
+    matches!(
+        error.code,
+        HEADER_MISMATCH | MISSING_CAPABILITY | UNSUPPORTED_VERSION
+    )
+}
+
+/// How a modern server says over HTTP that it has no such method.
+fn is_missing_method(error: &ErrorObject, status: Option<u16>) -> bool {
+    error.code == METHOD_NOT_FOUND && status == Some(404)
+}
 
 /// Statuses that say nothing about a server but that it cannot answer at the moment.
 fn is_transient(status: u16) -> bool {

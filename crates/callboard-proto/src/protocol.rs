@@ -25,8 +25,8 @@ use crate::method::Method;
 use crate::mrtr::{InputKind, InputRequest};
 use crate::negotiate::UNSUPPORTED_VERSION;
 use crate::negotiate::{
-    self, Ask, Attempt, Input, METHOD_NOT_FOUND, Opened, Opening, OpeningConfig, OpeningFailure, Reply, Step,
-    Stray,
+    self, Ask, Input, METHOD_NOT_FOUND, Opened, Opening, OpeningConfig, OpeningFailure, Reopened, Reply,
+    Step, Stray,
 };
 use crate::revision::{Era, Revision};
 use crate::wire::{Command, Down, Ended, Event, Key, Origin, Outgoing, Refusal, SendMeta};
@@ -50,7 +50,7 @@ pub struct Config {
     pub keys: [Key; OWN_KEYS],
 }
 
-/// How many requests of its own a connection sends at most: four for its opening, one for the log level, the rest
+/// How many requests of its own a connection sends at most: five for its opening, one for the log level, the rest
 /// for renegotiations.
 pub const OWN_KEYS: usize = 12;
 
@@ -225,8 +225,11 @@ pub enum End {
     Closed,
     /// Its opening failed.
     NotOpened(OpeningFailure),
-    /// The opening wants a new process, which is opened without a probe.
-    Reopen(Vec<Attempt>),
+    /// The opening goes on over a new connection.
+    Reopen(Reopened),
+    /// The server does not speak the era any more that it was opened with; the text says how that showed. What is
+    /// remembered of it does not hold, and the next connection finds out.
+    EraChanged(String),
     /// The transport went down after the opening.
     Lost(Down),
 }
@@ -281,6 +284,7 @@ struct Renegotiating<W> {
 struct OpeningPhase {
     machine: Opening,
     discover: Option<Key>,
+    list: Option<Key>,
     initialize: Option<Key>,
     /// Pings that came before the server was known to be legacy.
     pings: Vec<RequestId>,
@@ -315,6 +319,7 @@ impl<W> Protocol<W> {
         let opening = OpeningPhase {
             machine,
             discover: None,
+            list: None,
             initialize: None,
             pings: Vec::new(),
         };
@@ -867,7 +872,7 @@ impl<W> Protocol<W> {
             Step::Wait => {}
             Step::Ask(ask) => self.ask(ask),
             Step::Opened(opened) => self.opened(opened),
-            Step::Restart(attempts) => self.end(End::Reopen(attempts)),
+            Step::Reopen(reopened) => self.end(End::Reopen(reopened)),
             Step::Fail(failure) => self.end(End::NotOpened(failure)),
         }
     }
@@ -884,6 +889,10 @@ impl<W> Protocol<W> {
             Ask::Discover(revision) => {
                 opening.discover = Some(key);
                 dialect::discover(key, revision, channel, &self.config.identity)
+            }
+            Ask::List(revision) => {
+                opening.list = Some(key);
+                dialect::list(key, revision, channel, &self.config.identity)
             }
             Ask::Initialize(revision) => {
                 opening.initialize = Some(key);
@@ -954,6 +963,8 @@ impl<W> Protocol<W> {
         let key = as_key(id)?;
         if opening.discover == Some(key) {
             Some(Input::Discovered(reply()))
+        } else if opening.list == Some(key) {
+            Some(Input::Listed(reply()))
         } else if opening.initialize == Some(key) {
             Some(Input::Initialized(reply()))
         } else {

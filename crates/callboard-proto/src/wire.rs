@@ -209,6 +209,8 @@ pub enum Down {
     },
     /// A message of the server was far larger than the limit (in bytes).
     TooLarge(usize),
+    /// The stream that HTTP+SSE lives on could not be opened.
+    Stream(StreamFailure),
     /// The server stopped reading what we send.
     NotReading,
     /// Reading or writing failed; the text says how.
@@ -229,6 +231,30 @@ pub enum StartFailure {
     NotPermitted(String),
     /// Anything else that the system said.
     Other(String),
+}
+
+/// Why there is no stream to live on (HTTP+SSE).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StreamFailure {
+    /// The GET was answered with this status, which is no success.
+    Status(u16),
+    /// There was no answer to the GET; the text says why, without addresses or secrets.
+    Unreachable(String),
+    /// What came is no stream of HTTP+SSE; the text says what it is.
+    NotOne(String),
+    /// The server names an endpoint that must not be posted to; the text says why.
+    Endpoint(String),
+}
+
+impl fmt::Display for StreamFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Status(status) => write!(f, "HTTP status {status}"),
+            Self::Unreachable(text) | Self::NotOne(text) => f.write_str(text),
+            Self::Endpoint(text) => write!(f, "the endpoint that the server names is refused, {text}"),
+        }
+    }
 }
 
 impl fmt::Display for Down {
@@ -252,6 +278,7 @@ impl fmt::Display for Down {
                 f,
                 "a message of the server exceeded 4 times the limit of {limit} bytes"
             ),
+            Self::Stream(failure) => failure.fmt(f),
             Self::NotReading => f.write_str("the server does not read what is sent to it"),
             Self::Io(text) => f.write_str(text),
             Self::Vanished => f.write_str("a transport task ended without a reason"),

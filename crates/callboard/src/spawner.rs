@@ -11,7 +11,7 @@ use crate::supervisor::{ConnExit, SupMsg, Supervisor};
 use actix::dev::channel::AddressReceiver;
 use actix::{Actor, Addr, Context, Handler, Message};
 use callboard_proto::dialect::Identity;
-use callboard_proto::negotiate::{Attempt, Channel, EraChoice, Known, OpeningConfig};
+use callboard_proto::negotiate::{Channel, Known, OpeningConfig, Reopened};
 use callboard_proto::protocol::Config;
 use callboard_transport::http::{Clients, HttpConfig};
 use callboard_transport::stdio::{Reaper, StdioConfig};
@@ -43,10 +43,10 @@ pub(crate) struct Launch {
     pub(crate) receiver: AddressReceiver<Connection>,
     pub(crate) supervisor: Addr<Supervisor>,
     pub(crate) known: Known,
-    /// When the first process of this opening was started.
+    /// When the first connection of this opening was started.
     pub(crate) started: Instant,
-    /// That process ended during its probe, after these attempts; this one is opened without.
-    pub(crate) restarted_after: Option<Vec<Attempt>>,
+    /// This one goes on with its opening.
+    pub(crate) reopened: Option<Reopened>,
 }
 
 /// See the module's page.
@@ -80,7 +80,7 @@ impl Spawner {
             supervisor,
             known,
             started,
-            restarted_after,
+            reopened,
         } = launch;
         let deliver = {
             let conn = Arc::clone(&conn);
@@ -91,7 +91,7 @@ impl Spawner {
         let (link, channel) = self.open(&slot, &config, deliver, gone_sender);
         let total = match channel {
             Channel::Pipe => Duration::from_secs(60),
-            Channel::Http => Duration::from_secs(30),
+            Channel::Http | Channel::HttpSse => Duration::from_secs(30),
         };
         let protocol = Config {
             opening: OpeningConfig {
@@ -101,7 +101,7 @@ impl Spawner {
                 probe_limit: config.probe_limit,
                 total_limit: config.start_limit.unwrap_or(total),
                 started,
-                restarted_after: restarted_after.filter(|_| config.era == EraChoice::Auto),
+                reopened,
             },
             identity: Identity::new(
                 &self.shared.client,

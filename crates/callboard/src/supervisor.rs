@@ -18,7 +18,7 @@ use crate::shared::Shared;
 use crate::slot::{Phase, REMOVED, Slot};
 use crate::spawner::{Launch, SpawnMsg};
 use actix::{Actor, ActorContext as _, Addr, AsyncContext as _, Context, Handler, Message};
-use callboard_proto::negotiate::{Attempt, Known, Opened};
+use callboard_proto::negotiate::{Channel, Known, Opened, Reopened, Way};
 use callboard_proto::protocol::End;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -205,6 +205,7 @@ impl Supervisor {
         child.known = Known {
             era: Some(opened.revision.era()),
             slow: opened.slow,
+            http_sse: opened.channel == Channel::HttpSse,
         };
         child.ready = Some(clock::now());
         let info = Arc::new(ServerInfo::read(opened, clock::now().into_std() - child.started));
@@ -238,11 +239,19 @@ impl Supervisor {
             ConnExit::Ended(End::NotOpened(failure)) => Some(Arc::new(failure.clone())),
             _ => None,
         };
+        let says_nothing = failure
+            .as_ref()
+            .is_some_and(|failure| failure.kind.is_transient());
         slot.publish(|state| state.failure = failure);
         let reason: Arc<str> = match exit {
             // Closed by us while it is to run: its configuration was replaced.
             ConnExit::Ended(End::Closed) => return child.launch(None, context.address()),
-            ConnExit::Ended(End::Reopen(attempts)) => return child.launch(Some(attempts), context.address()),
+            ConnExit::Ended(End::Reopen(reopened)) => {
+                if reopened.way == Way::Anew {
+                    child.known = child.known.forgotten();
+                }
+                return child.launch(Some(reopened), context.address());
+            }
             ConnExit::Ended(End::NotOpened(failure)) => {
                 let reason = failure.to_string().into();
                 if failure.kind.is_configuration() {
@@ -251,15 +260,19 @@ impl Supervisor {
                 reason
             }
             ConnExit::Ended(End::Lost(down)) => down.to_string().into(),
+            ConnExit::Ended(End::EraChanged(how)) => {
+                child.known = child.known.forgotten();
+                how.into()
+            }
             ConnExit::Panicked(text) => {
                 error!(server = %slot.name, panic = text, "the connection panicked");
                 format!("a fault in callboard, {text}").into()
             }
             ConnExit::Aborted => "its thread ended".into(),
         };
-        // An era that was remembered and did not hold is found out anew.
-        if was_ready.is_none() {
-            child.known.era = None;
+        // What was remembered and did not hold is found out anew.
+        if was_ready.is_none() && !says_nothing {
+            child.known = child.known.forgotten();
         }
         let wait = pause(child.failures);
         child.failures += 1;
@@ -354,10 +367,9 @@ impl Supervisor {
 }
 
 impl Child {
-    /// Starts the next generation: a new opening, or, where a process ended during its probe, a new process for
-    /// the same opening, which shares its time and goes on after its attempts.
-    fn launch(&mut self, restarted_after: Option<Vec<Attempt>>, supervisor: Addr<Supervisor>) {
-        if restarted_after.is_none() {
+    /// Starts the next generation: a new opening, or one that goes on with the opening before, whose time it shares.
+    fn launch(&mut self, reopened: Option<Reopened>, supervisor: Addr<Supervisor>) {
+        if reopened.is_none() {
             self.started = clock::now().into_std();
         }
         self.generation += 1;
@@ -386,7 +398,7 @@ impl Child {
                 supervisor,
                 known: self.known,
                 started: self.started,
-                restarted_after,
+                reopened,
             })));
     }
 

@@ -31,7 +31,7 @@ impl Rig {
             probe_limit: Duration::from_secs(10),
             total_limit: Duration::from_secs(60),
             started: now,
-            restarted_after: None,
+            reopened: None,
         };
         let identity = Identity::new(&Implementation::new("t", "1"), capabilities);
         Self {
@@ -168,6 +168,7 @@ fn describe(effect: &Effect<W>) -> String {
             End::Closed => "end closed".to_owned(),
             End::NotOpened(_) => "end not opened".to_owned(),
             End::Reopen(_) => "end reopen".to_owned(),
+            End::EraChanged(_) => "end era changed".to_owned(),
             End::Lost(_) => "end lost".to_owned(),
         },
     }
