@@ -12,8 +12,7 @@
 //! has no connection to lose: what goes wrong ends one exchange. `Down` comes after `Close`, when more errands
 //! wait than a server that reads would leave waiting, or when a task ends without a word.
 //!
-//! Not here: which answer means what (`callboard_proto::Protocol`), redirects (refused like any status that is
-//! no success), proxies, compressed bodies, the resumption of streams that answer a POST.
+//! Not here: which answer means what (`callboard_proto::Protocol`), the resumption of streams that answer a POST.
 //!
 //! Start reading at [`open`], then `exchange`, `errand`, `standing`.
 
@@ -25,6 +24,7 @@ mod errand;
 mod exchange;
 mod fault;
 mod fetch;
+mod redirect;
 mod request;
 mod session;
 mod standing;

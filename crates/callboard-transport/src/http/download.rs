@@ -9,6 +9,8 @@ use std::task::{Context, Poll};
 /// What comes back for a request; dropping it gives the exchange up.
 pub(super) struct Download {
     coming: Incoming,
+    /// Where it came from, if that is not where the request was sent first; without what may be secret.
+    redirected: Option<String>,
 }
 
 /// Why a body ended before its end.
@@ -20,7 +22,21 @@ pub(super) enum Torn {
 
 impl Download {
     pub(super) fn new(coming: Incoming) -> Self {
-        Self { coming }
+        Self {
+            coming,
+            redirected: None,
+        }
+    }
+
+    pub(super) fn redirected_to(self, address: String) -> Self {
+        Self {
+            redirected: Some(address),
+            ..self
+        }
+    }
+
+    pub(super) fn redirected(&self) -> Option<&str> {
+        self.redirected.as_deref()
     }
 }
 

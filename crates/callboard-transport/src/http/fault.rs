@@ -10,6 +10,10 @@ use std::fmt::Write;
 pub(super) enum Fault {
     /// It could not be made; the text says why.
     Request(String),
+    /// The server sends it elsewhere, where it is not followed, or in circles; the text says what to do.
+    Redirect(String),
+    /// The server took it and sends elsewhere for the answer; the text says where.
+    Unusable(String),
     /// `hyper` gave it up.
     Client(hyper_util::client::legacy::Error),
 }
@@ -21,7 +25,8 @@ impl Fault {
     /// its first byte as well as after.
     pub(super) fn ended(&self, authority: &str, written: bool) -> Ended {
         match self {
-            Self::Request(text) => Ended::Unreachable(text.clone()),
+            Self::Request(text) | Self::Redirect(text) => Ended::Unreachable(text.clone()),
+            Self::Unusable(text) => Ended::Unusable(text.clone()),
             Self::Client(error) if written => Ended::Lost(format!(
                 "the connection broke before an answer came: {}",
                 causes(error)
@@ -35,7 +40,7 @@ impl Fault {
     /// For logs.
     pub(super) fn text(&self) -> String {
         match self {
-            Self::Request(text) => text.clone(),
+            Self::Request(text) | Self::Redirect(text) | Self::Unusable(text) => text.clone(),
             Self::Client(error) => causes(error),
         }
     }

@@ -11,6 +11,7 @@ use http::header::{
     ACCEPT, AUTHORIZATION, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, TRANSFER_ENCODING,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
+use std::cell::RefCell;
 use std::sync::Arc;
 use tracing::warn;
 use url::Url;
@@ -24,8 +25,8 @@ pub(super) struct Letter {
 
 /// Where all requests of a transport go, and what they have in common.
 pub(super) struct Target {
-    /// Without userinfo and fragment; or why there is none.
-    uri: Result<Uri, &'static str>,
+    /// Without userinfo and fragment, where a redirect led to last; or why there is none.
+    uri: RefCell<Result<Uri, &'static str>>,
     /// What the configuration adds to every request.
     headers: HeaderMap,
     /// `host:port`, to name the server in errors.
@@ -53,10 +54,25 @@ impl Target {
             None => host.to_owned(),
         };
         Self {
-            uri: request_uri(&config.url),
+            uri: RefCell::new(request_uri(&config.url)),
             headers,
             authority,
         }
+    }
+
+    /// Where requests go at present.
+    ///
+    /// # Errors
+    ///
+    /// Nowhere, as text for a user.
+    pub(super) fn url(&self) -> Result<Url, String> {
+        let uri = self.uri.borrow().clone()?;
+        Url::parse(&uri.to_string()).map_err(|error| error.to_string())
+    }
+
+    /// Sends all later requests to another address of the same origin, for as long as this connection lasts.
+    pub(super) fn move_to(&self, uri: Uri) {
+        *self.uri.borrow_mut() = Ok(uri);
     }
 
     /// The POST of a message.
@@ -68,7 +84,7 @@ impl Target {
         let Letter { message, meta, wire } = letter;
         let mut request = Request::new(Upload::new(message.clone(), Arc::clone(wire)));
         *request.method_mut() = Method::POST;
-        *request.uri_mut() = self.uri.clone()?;
+        *request.uri_mut() = self.uri.borrow().clone()?;
         let fields = request.headers_mut();
         fields.clone_from(&self.headers);
         fields.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -139,7 +155,7 @@ impl Target {
     fn of_session(&self, method: Method, session: &Session) -> Result<Request<Upload>, String> {
         let mut request = Request::new(Upload::empty());
         *request.method_mut() = method;
-        *request.uri_mut() = self.uri.clone()?;
+        *request.uri_mut() = self.uri.borrow().clone()?;
         let fields = request.headers_mut();
         fields.clone_from(&self.headers);
         if let Some(id) = session.id() {

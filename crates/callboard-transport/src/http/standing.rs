@@ -86,7 +86,7 @@ impl Standing {
         let server = &self.shared.name;
         let answer = match self.ask(latch).await {
             Ok(answer) => answer,
-            Err(Fault::Request(failure)) => {
+            Err(Fault::Request(failure) | Fault::Redirect(failure) | Fault::Unusable(failure)) => {
                 debug!(%server, failure, "the standing stream cannot be asked for");
                 return None;
             }

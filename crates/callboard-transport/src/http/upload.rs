@@ -13,6 +13,8 @@ use std::task::{Context, Poll};
 /// Whether a message may have reached the server, for the driver and for whoever asked.
 pub(super) struct Wire {
     written: AtomicBool,
+    /// It was written once at least; what a redirect took back counts.
+    marked: AtomicBool,
     mark: Option<Arc<dyn WireMark>>,
 }
 
@@ -20,6 +22,7 @@ impl Wire {
     pub(super) fn new(mark: Option<Arc<dyn WireMark>>) -> Self {
         Self {
             written: AtomicBool::new(false),
+            marked: AtomicBool::new(false),
             mark,
         }
     }
@@ -30,7 +33,9 @@ impl Wire {
 
     fn begin(&self) {
         self.written.store(true, Ordering::Relaxed);
-        if let Some(mark) = &self.mark {
+        if let Some(mark) = &self.mark
+            && !self.marked.swap(true, Ordering::Relaxed)
+        {
             mark.mark_written();
         }
     }
@@ -69,6 +74,13 @@ impl Upload {
             next: 0,
             left: 0,
             wire: None,
+        }
+    }
+
+    /// The server has answered that it did nothing with the message, which is about to be sent elsewhere.
+    pub(super) fn take_back(&self) {
+        if let Some(wire) = &self.wire {
+            wire.written.store(false, Ordering::Relaxed);
         }
     }
 }

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "the helpers of the tests are tests too")]
 
+mod redirects;
 mod rig;
 mod standing;
 
@@ -219,13 +220,13 @@ async fn the_size_limit_is_for_one_message_not_for_a_stream() {
 
 // ---- refusals ----
 
-// HTTP-09, HTTP-11, HTTP-12, FR-056
+// HTTP-09, HTTP-11, FR-056
 #[tokio::test]
 async fn a_status_that_is_no_success_is_handed_over_with_its_body() {
     local(async {
         let error = r#"{"jsonrpc":"2.0","error":{"code":-32022,"message":"no"}}"#;
         let table = [
-            (307, "Location: /elsewhere\r\n", "moved"),
+            (300, "Location: /elsewhere\r\n", "choose"),
             (400, "Content-Type: application/json\r\n", error),
             (404, "Content-Type: text/html\r\n", "<html>not here</html>"),
             (413, "", ""),

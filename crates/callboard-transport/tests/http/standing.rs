@@ -144,7 +144,7 @@ async fn a_server_without_a_stream_is_not_asked_again() {
             answer(404, html, "<html>not here</html>"),
             answer(405, "Allow: POST\r\n", ""),
             answer(501, "", ""),
-            answer(307, "Location: /elsewhere\r\n", ""),
+            answer(307, "Location: http://elsewhere.example/\r\n", ""),
             answer(200, html, "<html>welcome</html>"),
             json("{}"),
             answer(200, "", ""),
