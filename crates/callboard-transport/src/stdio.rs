@@ -11,6 +11,7 @@
 //! Start reading at [`open`].
 
 mod ending;
+mod guardian;
 mod reaper;
 mod spawn;
 mod stderr;
@@ -119,7 +120,7 @@ pub fn open(config: &StdioConfig, events: Events, reaper: &Reaper, gone: oneshot
         term: config.term_grace,
     };
     let stderr = stderr::Tail::default();
-    let (child, fate) = reaper.adopt(spawned.child, spawned.group, graces, stderr.clone(), gone);
+    let (child, fate) = reaper.adopt(spawned.process, graces, stderr.clone(), gone);
     let drained = stderr::drain(spawned.stderr, config.name.clone(), stderr.clone(), fate.clone());
     let reader = Reader {
         input: spawned.stdout,

@@ -7,11 +7,12 @@
 //! ```
 //! A child leads a process group of its own, and all signals go to the group: what it started dies with it
 //! (FR-003). However the owner ends, dropped with its runtime included, its [`ChildGuard`] kills the group
-//! (FR-004). Not covered is a host that is itself killed with SIGKILL, which runs no destructor: a guardian
-//! process for that would be told of a group where [`Reaper::adopt`] takes it and where [`ChildGuard`] drops it.
+//! (FR-004). Where this process ends and nothing is dropped, the [guardian](super::guardian) does: the owner holds
+//! the group's place in its list.
 //!
 //! Start reading at [`Reaper::adopt`], then [`ChildGuard::run`].
 
+use super::guardian::Ward;
 use super::stderr::Tail;
 use process_wrap::tokio::ChildWrapper;
 use rustix::io::Errno;
@@ -67,8 +68,7 @@ impl Reaper {
     /// Takes a child that has just been started; must be called on a `LocalSet`.
     pub(super) fn adopt(
         &self,
-        child: Box<dyn ChildWrapper>,
-        group: Group,
+        process: Process,
         graces: Graces,
         stderr: Tail,
         gone: oneshot::Sender<()>,
@@ -76,9 +76,11 @@ impl Reaper {
         self.children.fetch_add(1, Ordering::Relaxed);
         let (order, orders) = watch::channel(Order::Run);
         let (fate, fates) = watch::channel(Fate::Running);
+        let group = process.group.clone();
         let guard = ChildGuard {
-            child,
-            group: group.clone(),
+            child: process.child,
+            group: process.group,
+            _ward: process.ward,
             is_reaped: false,
             fate,
             gone: Some(gone),
@@ -92,6 +94,13 @@ impl Reaper {
         };
         (ChildHandle { control, stderr }, fates)
     }
+}
+
+/// A process that leads its group and has no owner yet.
+pub(super) struct Process {
+    pub(super) child: Box<dyn ChildWrapper>,
+    pub(super) group: Group,
+    pub(super) ward: Ward,
 }
 
 /// A child process, held by the [`Link`](crate::Link) to it.
@@ -227,12 +236,17 @@ impl Group {
     /// The group that the process `leader` has just founded.
     pub(super) fn new(leader: u32) -> Option<Self> {
         let leader = i32::try_from(leader).ok()?;
-        // A signal to the group 1 would go to every process there is.
-        let id = Pid::from_raw(leader).filter(|id| !id.is_init())?;
+        // A signal to the group 1 would go to every process there is; one to our own, to whoever started us too.
+        let is_its_own = |id: &Pid| !id.is_init() && *id != rustix::process::getpgrp();
+        let id = Pid::from_raw(leader).filter(is_its_own)?;
         Some(Self {
             id,
             state: Arc::default(),
         })
+    }
+
+    pub(super) fn id(&self) -> Pid {
+        self.id
     }
 
     fn signal(&self, signal: Signal) {
@@ -265,6 +279,8 @@ impl Group {
 struct ChildGuard {
     child: Box<dyn ChildWrapper>,
     group: Group,
+    /// Dropped when the group is gone or given up.
+    _ward: Ward,
     is_reaped: bool,
     fate: watch::Sender<Fate>,
     gone: Option<oneshot::Sender<()>>,

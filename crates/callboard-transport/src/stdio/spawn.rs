@@ -1,10 +1,11 @@
 //! From a configuration to a running child, or to the reason why there is none.
 
 use super::StdioConfig;
-use super::reaper::Group;
+use super::guardian;
+use super::reaper::{Group, Process};
 use crate::{Events, Post};
 use callboard_proto::wire::{Down, StartFailure};
-use process_wrap::tokio::{ChildWrapper, CommandWrap, ProcessGroup};
+use process_wrap::tokio::{CommandWrap, ProcessGroup};
 use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
@@ -16,8 +17,7 @@ use tokio::sync::mpsc;
 
 /// A child that has just been started, and our ends of its pipes.
 pub(super) struct Spawned {
-    pub(super) child: Box<dyn ChildWrapper>,
-    pub(super) group: Group,
+    pub(super) process: Process,
     pub(super) stdin: ChildStdin,
     pub(super) stdout: ChildStdout,
     pub(super) stderr: ChildStderr,
@@ -45,6 +45,7 @@ pub(super) fn spawn(config: &StdioConfig) -> Result<Spawned, StartFailure> {
     }
     let mut command = CommandWrap::from(command);
     command.wrap(ProcessGroup::leader());
+    guardian::prepare();
     let mut child = command
         .spawn()
         .map_err(|error| explain(&config.program, &error))?;
@@ -55,11 +56,15 @@ pub(super) fn spawn(config: &StdioConfig) -> Result<Spawned, StartFailure> {
         let _ = child.start_kill();
         return Err(StartFailure::Other("the child has no pipes".to_owned()));
     };
+    let process = Process {
+        ward: guardian::enlist(group.id()),
+        child,
+        group,
+    };
     widen(&stdin);
     widen(&stdout);
     Ok(Spawned {
-        child,
-        group,
+        process,
         stdin,
         stdout,
         stderr,
