@@ -5,6 +5,8 @@
 mod calls;
 mod cli;
 mod deadlines;
+#[cfg(target_os = "linux")]
+mod endings;
 mod faults_http;
 mod faults_stdio;
 mod handlers;
