@@ -12,7 +12,7 @@
 
 use crate::frame::{ErrorObject, RequestId};
 use crate::message::LoggingLevel;
-use crate::method::Method;
+use crate::method::{Method, Target};
 use crate::wire::{Key, Outgoing};
 use bytes::{Bytes, BytesMut};
 use serde::Serialize;
@@ -199,23 +199,27 @@ impl Params {
         &self.object
     }
 
-    /// The text that `Mcp-Name` carries for `method`: `name` or `uri` (HDR-02).
+    /// The text that `Mcp-Name` carries for `method`: `name`, `uri` or `taskId` (HDR-02, HDR-03).
     #[must_use]
     pub fn target(&self, method: &Method) -> Option<String> {
+        // Each as it stands: what another member is does not matter.
         #[derive(serde::Deserialize)]
-        struct Named {
-            name: Option<String>,
-            uri: Option<String>,
+        struct Named<'a> {
+            #[serde(borrow)]
+            name: Option<&'a RawValue>,
+            #[serde(borrow)]
+            uri: Option<&'a RawValue>,
+            #[serde(borrow, rename = "taskId")]
+            task: Option<&'a RawValue>,
         }
-        if !method.may_ask_for_input() {
-            return None;
-        }
-        let named: Named = serde_json::from_slice(&self.object).ok()?;
-        if *method == Method::RESOURCES_READ {
-            named.uri
-        } else {
-            named.name
-        }
+        let member = method.target()?;
+        let named: Named<'_> = serde_json::from_slice(&self.object).ok()?;
+        let text = match member {
+            Target::Name => named.name,
+            Target::Uri => named.uri,
+            Target::TaskId => named.task,
+        };
+        serde_json::from_str(text?.get()).ok()
     }
 
     fn members(&self) -> Bytes {
@@ -559,6 +563,68 @@ mod tests {
             read(&request(1, &Method::PING, &none, None, false))["params"]["_meta"],
             json!({"traceparent": good})
         );
+    }
+
+    // HDR-02, HDR-03, HDR-09, HDR-10, FR-095
+    #[test]
+    fn the_name_header_carries_what_the_body_names_for_each_method_that_needs_it() {
+        let table = [
+            (
+                "tools/call",
+                json!({"name": "add", "arguments": {"name": "x"}}),
+                Some("add"),
+            ),
+            (
+                "tools/call",
+                json!({"name": "天気", "uri": 1}),
+                Some("=?base64?5aSp5rCX?="),
+            ),
+            ("tools/call", json!({"name": " add"}), Some("=?base64?IGFkZA==?=")),
+            (
+                "tools/call",
+                json!({"name": "a\r\nX-Evil: 1"}),
+                Some("=?base64?YQ0KWC1FdmlsOiAx?="),
+            ),
+            (
+                "tools/call",
+                json!({"name": "=?base64?YQ==?="}),
+                Some("=?base64?PT9iYXNlNjQ/WVE9PT89?="),
+            ),
+            ("tools/call", json!({"name": ""}), Some("")),
+            ("tools/call", json!({"uri": "x", "taskId": "y"}), None),
+            ("prompts/get", json!({"name": "a b"}), Some("a b")),
+            (
+                "resources/read",
+                json!({"uri": "file:///a%20b?c=d", "name": 1}),
+                Some("file:///a%20b?c=d"),
+            ),
+            (
+                "resources/read",
+                json!({"uri": "docs://天"}),
+                Some("=?base64?ZG9jczovL+WkqQ==?="),
+            ),
+            ("tasks/get", json!({"taskId": "t-1", "name": "x"}), Some("t-1")),
+            (
+                "tasks/update",
+                json!({"taskId": "t-1", "inputResponses": {}}),
+                Some("t-1"),
+            ),
+            (
+                "tasks/cancel",
+                json!({"taskId": "\u{e9}"}),
+                Some("=?base64?w6k=?="),
+            ),
+            // What names nothing, and what is no request of 2026-07-28 that does.
+            ("tools/list", json!({"name": "x"}), None),
+            ("tasks/list", json!({"taskId": "t-1"}), None),
+            ("vendor/call", json!({"name": "x"}), None),
+        ];
+        for (method, given, header) in table {
+            let target = params(&given).target(&Method::new(method));
+            let encoded = target.as_deref().map(crate::headers::encode);
+            assert_eq!(encoded.as_deref(), header, "{method} {given}");
+        }
+        assert_eq!(Params::default().target(&Method::TOOLS_CALL), None);
     }
 
     #[test]

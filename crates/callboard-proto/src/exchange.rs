@@ -7,6 +7,9 @@
 //!    ├── not sent, again ──┘  ▼                         │
 //!    └──────────────────── Settled ◄── limit, failure ──┘ (and back to Waiting: each round waits like a new call)
 //! ```
+//! From OnWire a refusal of the headers (-32020) leads to Listing, where the tools are listed again, and from there
+//! back to Waiting.
+//!
 //! One input, then [`Exchange::poll_effect`] until it is empty. Whatever happens, exactly one
 //! [`Effect::Finish`] comes, and nothing after it; and for each request that is on the wire when the call ends by
 //! itself, one [`Effect::Cancel`] before it.
@@ -19,7 +22,7 @@ use crate::message::{ClientCapabilities, RawJson};
 use crate::mrtr::{
     self, Caps, Failed, HandlerError, InputKind, InputRequest, Kinds, RequestState, Rounds, Turn,
 };
-use crate::negotiate::UNSUPPORTED_VERSION;
+use crate::negotiate::{HEADER_MISMATCH, UNSUPPORTED_VERSION};
 use crate::protocol::Outcome;
 use crate::revision::Era;
 use bytes::Bytes;
@@ -42,6 +45,8 @@ pub struct Config {
     pub driving: Driving,
     /// Whether a -32042 (2025-11-25) has its pages visited and the call made again.
     pub repeat_after_urls: bool,
+    /// Whether a -32020 (2026-07-28) has the tools listed again and the call made again: a tool's call over HTTP.
+    pub mirrors: bool,
     /// Where it goes on from, if it is the continuation of a call whose interim result was kept.
     pub resumed: Option<Resumed>,
 }
@@ -85,6 +90,10 @@ pub enum Effect {
     Ask(Vec<InputRequest>),
     /// Stop the handlers that answer for this call.
     StopAsking,
+    /// Give the place on the wire back and list the tools again: [`Exchange::handle_listed`].
+    List,
+    /// Stop that.
+    StopListing,
     /// Take the request on the wire back.
     Cancel {
         /// Why, for the server's log.
@@ -124,7 +133,7 @@ pub enum Final {
         /// Why.
         cause: HandlerError,
     },
-    /// The shell could not get a connection or a place; it knows why.
+    /// The shell could not get a connection or a place, or make a request of the params; it knows why.
     NotAdmitted,
     /// Nobody waits for it any more.
     CallerGone,
@@ -141,6 +150,8 @@ pub enum At {
     Paused,
     /// The host answers something for it between two rounds.
     Asking,
+    /// The tools are listed again, since its headers were refused.
+    Listing,
 }
 
 /// An interim result that is to be answered elsewhere.
@@ -174,8 +185,22 @@ pub struct Exchange {
     answered: bool,
     /// A refused version has been answered with a repeat.
     renegotiated: bool,
+    headers: Headers,
     urls: Urls,
     effects: Effects,
+}
+
+/// What a -32020 does.
+#[derive(Clone, Debug)]
+enum Headers {
+    /// It is an error as any other.
+    Error,
+    /// The tools are listed again, once in each round.
+    List,
+    /// They are being listed; the error that stands if they cannot be.
+    Listing(ErrorObject),
+    /// They have been, and the round is repeated.
+    Listed,
 }
 
 /// What a -32042 does.
@@ -212,6 +237,7 @@ enum State {
     Waiting,
     OnWire,
     Asking,
+    Listing,
     Settled,
 }
 
@@ -226,6 +252,7 @@ impl Exchange {
             capabilities,
             driving,
             repeat_after_urls,
+            mirrors,
             resumed,
         } = config;
         let answered = resumed.is_some();
@@ -247,6 +274,7 @@ impl Exchange {
             era: Era::Modern,
             answered,
             renegotiated: false,
+            headers: if mirrors { Headers::List } else { Headers::Error },
             urls: if repeat_after_urls {
                 Urls::Visit
             } else {
@@ -280,6 +308,13 @@ impl Exchange {
         }
     }
 
+    /// The request that is to be put on the wire cannot be made, by no fault of the connection: nothing was sent.
+    pub fn handle_not_made(&mut self) {
+        if self.state == State::OnWire {
+            self.finish(Final::NotAdmitted);
+        }
+    }
+
     /// The request on the wire is over. `written`: the server may have seen it.
     pub fn handle_settled(&mut self, outcome: Outcome, written: bool, now: Instant) {
         if self.state != State::OnWire {
@@ -297,6 +332,18 @@ impl Exchange {
             }) if self.era == Era::Modern && !self.renegotiated => {
                 self.renegotiated = true;
                 self.again(false, now);
+            }
+            // FR-096: the schema that the headers were made by is not known, or not the server's any more. It did not run
+            // the request.
+            Outcome::Error(error)
+                if error.code == HEADER_MISMATCH
+                    && self.era == Era::Modern
+                    && matches!(self.headers, Headers::List) =>
+            {
+                self.headers = Headers::Listing(error);
+                self.state = State::Listing;
+                self.deadline.go_on(now);
+                self.effects.push_back(Effect::List);
             }
             Outcome::Error(error) if error.code == URLS_REQUIRED && matches!(self.urls, Urls::Visit) => {
                 self.visit(error, written, now);
@@ -357,6 +404,21 @@ impl Exchange {
         }
     }
 
+    /// The tools are listed again, or could not be.
+    pub fn handle_listed(&mut self, done: bool, now: Instant) {
+        if self.state != State::Listing {
+            return;
+        }
+        let next = if done { Headers::Listed } else { Headers::Error };
+        match std::mem::replace(&mut self.headers, next) {
+            Headers::Listing(error) if !done => self.finish(Final::Outcome {
+                outcome: Outcome::Error(error),
+                written: true,
+            }),
+            Headers::Error | Headers::List | Headers::Listing(_) | Headers::Listed => self.again(false, now),
+        }
+    }
+
     /// To be called when the instant of [`Exchange::poll_timeout`] has come.
     pub fn handle_timeout(&mut self, now: Instant) {
         let Some((which, after)) = self.deadline.passed(now) else {
@@ -367,6 +429,7 @@ impl Exchange {
             State::OnWire if self.deadline.is_paused() => At::Paused,
             State::OnWire => At::OnWire,
             State::Asking => At::Asking,
+            State::Listing => At::Listing,
             State::Settled => return,
         };
         self.leave("timeout");
@@ -385,6 +448,12 @@ impl Exchange {
     #[must_use]
     pub fn was_answered(&self) -> bool {
         self.answered
+    }
+
+    /// Whether the tools were listed again for the present round, and it was repeated.
+    #[must_use]
+    pub fn was_listed(&self) -> bool {
+        matches!(self.headers, Headers::Listed)
     }
 
     /// The era of the connection that the latest request went to.
@@ -461,6 +530,9 @@ impl Exchange {
     fn next_round(&mut self, pause: Duration, now: Instant) {
         self.state = State::Waiting;
         self.renegotiated = false;
+        if let Headers::Listed = self.headers {
+            self.headers = Headers::List;
+        }
         self.deadline.round(now);
         self.effects.push_back(Effect::Admit {
             renewed: false,
@@ -483,6 +555,7 @@ impl Exchange {
         match self.state {
             State::OnWire => self.effects.push_back(Effect::Cancel { reason }),
             State::Asking => self.effects.push_back(Effect::StopAsking),
+            State::Listing => self.effects.push_back(Effect::StopListing),
             State::Waiting | State::Settled => {}
         }
     }

@@ -21,6 +21,7 @@ pub mod headers;
 pub mod lines;
 pub mod message;
 pub mod method;
+pub mod mirror;
 pub mod mrtr;
 pub mod negotiate;
 pub mod protocol;

@@ -53,6 +53,12 @@ methods! {
     COMPLETE = "completion/complete";
     /// `logging/setLevel` (legacy).
     SET_LEVEL = "logging/setLevel";
+    /// `tasks/get` (extension `io.modelcontextprotocol/tasks`).
+    TASKS_GET = "tasks/get";
+    /// `tasks/update` (the same extension).
+    TASKS_UPDATE = "tasks/update";
+    /// `tasks/cancel` (the same extension).
+    TASKS_CANCEL = "tasks/cancel";
     /// `subscriptions/listen` (modern).
     LISTEN = "subscriptions/listen";
     /// `notifications/cancelled`.
@@ -104,6 +110,30 @@ impl Method {
     #[must_use]
     pub fn may_ask_for_input(&self) -> bool {
         *self == Self::TOOLS_CALL || *self == Self::PROMPTS_GET || *self == Self::RESOURCES_READ
+    }
+}
+
+/// The member of its params that says what a request is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    Name,
+    Uri,
+    TaskId,
+}
+
+impl Method {
+    /// What a request of this method is about, for those that say so in a header.
+    pub(crate) fn target(&self) -> Option<Target> {
+        let is_one_of = |methods: &[Self]| methods.contains(self);
+        if is_one_of(&[Self::TOOLS_CALL, Self::PROMPTS_GET]) {
+            Some(Target::Name)
+        } else if *self == Self::RESOURCES_READ {
+            Some(Target::Uri)
+        } else if is_one_of(&[Self::TASKS_GET, Self::TASKS_UPDATE, Self::TASKS_CANCEL]) {
+            Some(Target::TaskId)
+        } else {
+            None
+        }
     }
 }
 

@@ -28,6 +28,7 @@ fn config(driving: Driving) -> Config {
         capabilities: ClientCapabilities::default().elicitation_form().roots(),
         driving,
         repeat_after_urls: false,
+        mirrors: true,
         resumed: None,
     }
 }
@@ -61,12 +62,20 @@ fn bad() -> Outcome {
     Outcome::InputRequired(json!({}).to_string().into())
 }
 
-fn refused() -> Outcome {
+fn error(code: i64) -> Outcome {
     Outcome::Error(ErrorObject {
-        code: UNSUPPORTED_VERSION,
+        code,
         message: String::new(),
         data: None,
     })
+}
+
+fn refused() -> Outcome {
+    error(UNSUPPORTED_VERSION)
+}
+
+fn mismatch() -> Outcome {
+    error(HEADER_MISMATCH)
 }
 
 fn down() -> Outcome {
@@ -77,12 +86,14 @@ fn down() -> Outcome {
 enum In {
     Admitted,
     NotAdmitted,
+    NotMade,
     Settled(Outcome, bool),
     Progress,
     Pause,
     Resume,
     Answered,
     HandlerFailed,
+    Listed(bool),
     Timeout,
     CallerGone,
 }
@@ -91,6 +102,8 @@ fn feed(exchange: &mut Exchange, input: In, now: Instant) {
     match input {
         In::Admitted => exchange.handle_admitted(Era::Modern),
         In::NotAdmitted => exchange.handle_not_admitted(),
+        In::NotMade => exchange.handle_not_made(),
+        In::Listed(done) => exchange.handle_listed(done, now),
         In::Settled(outcome, written) => exchange.handle_settled(outcome, written, now),
         In::Progress => _ = exchange.handle_progress(now),
         In::Pause => exchange.handle_pause(now),
@@ -113,6 +126,8 @@ fn word(effect: &Effect) -> &'static str {
         Effect::Submit { .. } => "submit",
         Effect::Ask(_) => "ask",
         Effect::StopAsking => "stop asking",
+        Effect::List => "list",
+        Effect::StopListing => "stop listing",
         Effect::Cancel { .. } => "cancel",
         Effect::Finish(how) => match **how {
             Final::Outcome {
@@ -143,6 +158,7 @@ fn brought_to(state: State, now: Instant) -> Exchange {
         State::Waiting => vec![],
         State::OnWire => vec![In::Admitted],
         State::Asking => vec![In::Admitted, In::Settled(form(), true)],
+        State::Listing => vec![In::Admitted, In::Settled(mismatch(), true)],
         State::Settled => vec![In::Admitted, In::Settled(result(), true)],
     };
     for input in inputs {
@@ -157,75 +173,112 @@ fn brought_to(state: State, now: Instant) -> Exchange {
 fn every_state_meets_every_event() {
     use {In as I, State as S};
     #[rustfmt::skip]
-    let table: [(S, I, S, &[&str]); 4 * 16] = [
-        (S::Waiting, I::Admitted,                    S::OnWire,  &["submit"]),
-        (S::Waiting, I::NotAdmitted,                 S::Settled, &["not admitted"]),
-        (S::Waiting, I::Settled(result(), true),     S::Waiting, &[]),
-        (S::Waiting, I::Settled(form(), true),       S::Waiting, &[]),
-        (S::Waiting, I::Settled(roots(), true),      S::Waiting, &[]),
-        (S::Waiting, I::Settled(state_only(), true), S::Waiting, &[]),
-        (S::Waiting, I::Settled(bad(), true),        S::Waiting, &[]),
-        (S::Waiting, I::Settled(refused(), true),    S::Waiting, &[]),
-        (S::Waiting, I::Settled(down(), false),      S::Waiting, &[]),
-        (S::Waiting, I::Progress,                    S::Waiting, &[]),
-        (S::Waiting, I::Pause,                       S::Waiting, &[]),
-        (S::Waiting, I::Resume,                      S::Waiting, &[]),
-        (S::Waiting, I::Answered,                    S::Waiting, &[]),
-        (S::Waiting, I::HandlerFailed,               S::Waiting, &[]),
+    let table: [(S, I, S, &[&str]); 5 * 20] = [
+        (S::Waiting,  I::Admitted,                     S::OnWire,   &["submit"]),
+        (S::Waiting,  I::NotAdmitted,                  S::Settled,  &["not admitted"]),
+        (S::Waiting,  I::NotMade,                      S::Waiting,  &[]),
+        (S::Waiting,  I::Settled(result(), true),      S::Waiting,  &[]),
+        (S::Waiting,  I::Settled(form(), true),        S::Waiting,  &[]),
+        (S::Waiting,  I::Settled(roots(), true),       S::Waiting,  &[]),
+        (S::Waiting,  I::Settled(state_only(), true),  S::Waiting,  &[]),
+        (S::Waiting,  I::Settled(bad(), true),         S::Waiting,  &[]),
+        (S::Waiting,  I::Settled(refused(), true),     S::Waiting,  &[]),
+        (S::Waiting,  I::Settled(mismatch(), true),    S::Waiting,  &[]),
+        (S::Waiting,  I::Settled(down(), false),       S::Waiting,  &[]),
+        (S::Waiting,  I::Progress,                     S::Waiting,  &[]),
+        (S::Waiting,  I::Pause,                        S::Waiting,  &[]),
+        (S::Waiting,  I::Resume,                       S::Waiting,  &[]),
+        (S::Waiting,  I::Answered,                     S::Waiting,  &[]),
+        (S::Waiting,  I::HandlerFailed,                S::Waiting,  &[]),
+        (S::Waiting,  I::Listed(true),                 S::Waiting,  &[]),
+        (S::Waiting,  I::Listed(false),                S::Waiting,  &[]),
         // Before and between rounds the server holds nothing of ours to cancel.
-        (S::Waiting, I::Timeout,                     S::Settled, &["expired"]),
-        (S::Waiting, I::CallerGone,                  S::Settled, &["caller gone"]),
+        (S::Waiting,  I::Timeout,                      S::Settled,  &["expired"]),
+        (S::Waiting,  I::CallerGone,                   S::Settled,  &["caller gone"]),
 
-        (S::OnWire,  I::Admitted,                    S::OnWire,  &[]),
-        (S::OnWire,  I::NotAdmitted,                 S::OnWire,  &[]),
-        (S::OnWire,  I::Settled(result(), true),     S::Settled, &["result"]),
-        (S::OnWire,  I::Settled(form(), true),       S::Asking,  &["ask"]),
-        (S::OnWire,  I::Settled(roots(), true),      S::Settled, &["input required"]),
-        (S::OnWire,  I::Settled(state_only(), true), S::Waiting, &["admit"]),
-        (S::OnWire,  I::Settled(bad(), true),        S::Settled, &["rounds"]),
-        (S::OnWire,  I::Settled(refused(), true),    S::Waiting, &["admit"]),
-        (S::OnWire,  I::Settled(down(), false),      S::Waiting, &["admit elsewhere"]),
-        (S::OnWire,  I::Progress,                    S::OnWire,  &[]),
-        (S::OnWire,  I::Pause,                       S::OnWire,  &[]),
-        (S::OnWire,  I::Resume,                      S::OnWire,  &[]),
-        (S::OnWire,  I::Answered,                    S::OnWire,  &[]),
-        (S::OnWire,  I::HandlerFailed,               S::OnWire,  &[]),
-        (S::OnWire,  I::Timeout,                     S::Settled, &["cancel", "expired"]),
-        (S::OnWire,  I::CallerGone,                  S::Settled, &["cancel", "caller gone"]),
+        (S::OnWire,   I::Admitted,                     S::OnWire,   &[]),
+        (S::OnWire,   I::NotAdmitted,                  S::OnWire,   &[]),
+        (S::OnWire,   I::NotMade,                      S::Settled,  &["not admitted"]),
+        (S::OnWire,   I::Settled(result(), true),      S::Settled,  &["result"]),
+        (S::OnWire,   I::Settled(form(), true),        S::Asking,   &["ask"]),
+        (S::OnWire,   I::Settled(roots(), true),       S::Settled,  &["input required"]),
+        (S::OnWire,   I::Settled(state_only(), true),  S::Waiting,  &["admit"]),
+        (S::OnWire,   I::Settled(bad(), true),         S::Settled,  &["rounds"]),
+        (S::OnWire,   I::Settled(refused(), true),     S::Waiting,  &["admit"]),
+        (S::OnWire,   I::Settled(mismatch(), true),    S::Listing,  &["list"]),
+        (S::OnWire,   I::Settled(down(), false),       S::Waiting,  &["admit elsewhere"]),
+        (S::OnWire,   I::Progress,                     S::OnWire,   &[]),
+        (S::OnWire,   I::Pause,                        S::OnWire,   &[]),
+        (S::OnWire,   I::Resume,                       S::OnWire,   &[]),
+        (S::OnWire,   I::Answered,                     S::OnWire,   &[]),
+        (S::OnWire,   I::HandlerFailed,                S::OnWire,   &[]),
+        (S::OnWire,   I::Listed(true),                 S::OnWire,   &[]),
+        (S::OnWire,   I::Listed(false),                S::OnWire,   &[]),
+        (S::OnWire,   I::Timeout,                      S::Settled,  &["cancel", "expired"]),
+        (S::OnWire,   I::CallerGone,                   S::Settled,  &["cancel", "caller gone"]),
 
-        (S::Asking,  I::Admitted,                    S::Asking,  &[]),
-        (S::Asking,  I::NotAdmitted,                 S::Asking,  &[]),
-        (S::Asking,  I::Settled(result(), true),     S::Asking,  &[]),
-        (S::Asking,  I::Settled(form(), true),       S::Asking,  &[]),
-        (S::Asking,  I::Settled(roots(), true),      S::Asking,  &[]),
-        (S::Asking,  I::Settled(state_only(), true), S::Asking,  &[]),
-        (S::Asking,  I::Settled(bad(), true),        S::Asking,  &[]),
-        (S::Asking,  I::Settled(refused(), true),    S::Asking,  &[]),
-        (S::Asking,  I::Settled(down(), false),      S::Asking,  &[]),
-        (S::Asking,  I::Progress,                    S::Asking,  &[]),
-        (S::Asking,  I::Pause,                       S::Asking,  &[]),
-        (S::Asking,  I::Resume,                      S::Asking,  &[]),
-        (S::Asking,  I::Answered,                    S::Waiting, &["admit"]),
-        (S::Asking,  I::HandlerFailed,               S::Settled, &["handler"]),
-        (S::Asking,  I::Timeout,                     S::Settled, &["stop asking", "expired"]),
-        (S::Asking,  I::CallerGone,                  S::Settled, &["stop asking", "caller gone"]),
+        (S::Asking,   I::Admitted,                     S::Asking,   &[]),
+        (S::Asking,   I::NotAdmitted,                  S::Asking,   &[]),
+        (S::Asking,   I::NotMade,                      S::Asking,   &[]),
+        (S::Asking,   I::Settled(result(), true),      S::Asking,   &[]),
+        (S::Asking,   I::Settled(form(), true),        S::Asking,   &[]),
+        (S::Asking,   I::Settled(roots(), true),       S::Asking,   &[]),
+        (S::Asking,   I::Settled(state_only(), true),  S::Asking,   &[]),
+        (S::Asking,   I::Settled(bad(), true),         S::Asking,   &[]),
+        (S::Asking,   I::Settled(refused(), true),     S::Asking,   &[]),
+        (S::Asking,   I::Settled(mismatch(), true),    S::Asking,   &[]),
+        (S::Asking,   I::Settled(down(), false),       S::Asking,   &[]),
+        (S::Asking,   I::Progress,                     S::Asking,   &[]),
+        (S::Asking,   I::Pause,                        S::Asking,   &[]),
+        (S::Asking,   I::Resume,                       S::Asking,   &[]),
+        (S::Asking,   I::Answered,                     S::Waiting,  &["admit"]),
+        (S::Asking,   I::HandlerFailed,                S::Settled,  &["handler"]),
+        (S::Asking,   I::Listed(true),                 S::Asking,   &[]),
+        (S::Asking,   I::Listed(false),                S::Asking,   &[]),
+        (S::Asking,   I::Timeout,                      S::Settled,  &["stop asking", "expired"]),
+        (S::Asking,   I::CallerGone,                   S::Settled,  &["stop asking", "caller gone"]),
 
-        (S::Settled, I::Admitted,                    S::Settled, &[]),
-        (S::Settled, I::NotAdmitted,                 S::Settled, &[]),
-        (S::Settled, I::Settled(result(), true),     S::Settled, &[]),
-        (S::Settled, I::Settled(form(), true),       S::Settled, &[]),
-        (S::Settled, I::Settled(roots(), true),      S::Settled, &[]),
-        (S::Settled, I::Settled(state_only(), true), S::Settled, &[]),
-        (S::Settled, I::Settled(bad(), true),        S::Settled, &[]),
-        (S::Settled, I::Settled(refused(), true),    S::Settled, &[]),
-        (S::Settled, I::Settled(down(), false),      S::Settled, &[]),
-        (S::Settled, I::Progress,                    S::Settled, &[]),
-        (S::Settled, I::Pause,                       S::Settled, &[]),
-        (S::Settled, I::Resume,                      S::Settled, &[]),
-        (S::Settled, I::Answered,                    S::Settled, &[]),
-        (S::Settled, I::HandlerFailed,               S::Settled, &[]),
-        (S::Settled, I::Timeout,                     S::Settled, &[]),
-        (S::Settled, I::CallerGone,                  S::Settled, &[]),
+        (S::Listing,  I::Admitted,                     S::Listing,  &[]),
+        (S::Listing,  I::NotAdmitted,                  S::Listing,  &[]),
+        (S::Listing,  I::NotMade,                      S::Listing,  &[]),
+        (S::Listing,  I::Settled(result(), true),      S::Listing,  &[]),
+        (S::Listing,  I::Settled(form(), true),        S::Listing,  &[]),
+        (S::Listing,  I::Settled(roots(), true),       S::Listing,  &[]),
+        (S::Listing,  I::Settled(state_only(), true),  S::Listing,  &[]),
+        (S::Listing,  I::Settled(bad(), true),         S::Listing,  &[]),
+        (S::Listing,  I::Settled(refused(), true),     S::Listing,  &[]),
+        (S::Listing,  I::Settled(mismatch(), true),    S::Listing,  &[]),
+        (S::Listing,  I::Settled(down(), false),       S::Listing,  &[]),
+        (S::Listing,  I::Progress,                     S::Listing,  &[]),
+        (S::Listing,  I::Pause,                        S::Listing,  &[]),
+        (S::Listing,  I::Resume,                       S::Listing,  &[]),
+        (S::Listing,  I::Answered,                     S::Listing,  &[]),
+        (S::Listing,  I::HandlerFailed,                S::Listing,  &[]),
+        (S::Listing,  I::Listed(true),                 S::Waiting,  &["admit"]),
+        (S::Listing,  I::Listed(false),                S::Settled,  &["failure"]),
+        (S::Listing,  I::Timeout,                      S::Settled,  &["stop listing", "expired"]),
+        (S::Listing,  I::CallerGone,                   S::Settled,  &["stop listing", "caller gone"]),
+
+        (S::Settled,  I::Admitted,                     S::Settled,  &[]),
+        (S::Settled,  I::NotAdmitted,                  S::Settled,  &[]),
+        (S::Settled,  I::NotMade,                      S::Settled,  &[]),
+        (S::Settled,  I::Settled(result(), true),      S::Settled,  &[]),
+        (S::Settled,  I::Settled(form(), true),        S::Settled,  &[]),
+        (S::Settled,  I::Settled(roots(), true),       S::Settled,  &[]),
+        (S::Settled,  I::Settled(state_only(), true),  S::Settled,  &[]),
+        (S::Settled,  I::Settled(bad(), true),         S::Settled,  &[]),
+        (S::Settled,  I::Settled(refused(), true),     S::Settled,  &[]),
+        (S::Settled,  I::Settled(mismatch(), true),    S::Settled,  &[]),
+        (S::Settled,  I::Settled(down(), false),       S::Settled,  &[]),
+        (S::Settled,  I::Progress,                     S::Settled,  &[]),
+        (S::Settled,  I::Pause,                        S::Settled,  &[]),
+        (S::Settled,  I::Resume,                       S::Settled,  &[]),
+        (S::Settled,  I::Answered,                     S::Settled,  &[]),
+        (S::Settled,  I::HandlerFailed,                S::Settled,  &[]),
+        (S::Settled,  I::Listed(true),                 S::Settled,  &[]),
+        (S::Settled,  I::Listed(false),                S::Settled,  &[]),
+        (S::Settled,  I::Timeout,                      S::Settled,  &[]),
+        (S::Settled,  I::CallerGone,                   S::Settled,  &[]),
     ];
     for (state, input, to, effects) in table {
         let start = at();
@@ -265,6 +318,74 @@ fn a_version_refused_twice_in_one_round_is_the_callers_error() {
     }
     assert_eq!(said, ["admit", "submit", "failure"]);
     assert_eq!(exchange.sent(), 1, "a repeat is no round");
+}
+
+// HDR-12, FR-096
+#[test]
+fn headers_refused_twice_in_one_round_are_the_callers_error() {
+    let start = at();
+    let mut exchange = brought_to(State::OnWire, start);
+    let mut play = |inputs: &[In]| {
+        let mut said = Vec::new();
+        for input in inputs {
+            feed(&mut exchange, input.clone(), start + SECOND);
+            said.extend(drain(&mut exchange));
+        }
+        (
+            said,
+            exchange.sent(),
+            exchange.was_listed(),
+            exchange.poll_timeout(),
+        )
+    };
+
+    let refused = In::Settled(mismatch(), true);
+    let again = [refused.clone(), In::Listed(true), In::Admitted];
+    let due = Some(start + 10 * SECOND);
+    assert_eq!(
+        play(&again),
+        (vec!["list", "admit", "submit"], 1, true, due),
+        "a repeat is no round, and has no new time"
+    );
+    // The next round may be refused once more, and by then other marks hold.
+    let next = [In::Settled(state_only(), true), In::Admitted];
+    assert_eq!(play(&next).0, ["admit", "submit"]);
+    let said = play(&[&again[..], &[refused]].concat());
+    assert_eq!(said, (vec!["list", "admit", "submit", "failure"], 2, true, None));
+}
+
+#[test]
+fn a_list_that_fails_leaves_the_refusal_as_it_was() {
+    let start = at();
+    let mut exchange = brought_to(State::Listing, start);
+    exchange.handle_listed(false, start);
+    let Some(Effect::Finish(how)) = exchange.poll_effect() else {
+        panic!()
+    };
+    let Final::Outcome {
+        outcome: Outcome::Error(error),
+        ..
+    } = *how
+    else {
+        panic!("{how:?}")
+    };
+    assert_eq!((error.code, exchange.was_listed()), (HEADER_MISMATCH, false));
+}
+
+// HDR-12: a tool's call over HTTP in the modern era, and nothing else
+#[test]
+fn the_code_of_refused_headers_means_nothing_elsewhere() {
+    for (mirrors, era) in [(false, Era::Modern), (true, Era::Legacy)] {
+        let config = Config {
+            mirrors,
+            ..config(handled())
+        };
+        let mut exchange = Exchange::start(config, at());
+        exchange.handle_admitted(era);
+        let _ = drain(&mut exchange);
+        feed(&mut exchange, In::Settled(mismatch(), true), at());
+        assert_eq!(drain(&mut exchange), ["failure"], "{era:?}");
+    }
 }
 
 #[test]
@@ -422,6 +543,7 @@ fn any_input() -> impl Strategy<Value = In> {
         Just(state_only()),
         Just(bad()),
         Just(refused()),
+        Just(mismatch()),
         Just(down()),
         Just(Outcome::Lost("reset".into())),
     ];
@@ -434,6 +556,8 @@ fn any_input() -> impl Strategy<Value = In> {
         1 => Just(In::Resume),
         4 => Just(In::Answered),
         1 => Just(In::HandlerFailed),
+        1 => Just(In::NotMade),
+        2 => any::<bool>().prop_map(In::Listed),
         1 => Just(In::Timeout),
         1 => Just(In::CallerGone),
     ]
@@ -444,6 +568,7 @@ fn any_input() -> impl Strategy<Value = In> {
 struct Model {
     on_wire: bool,
     asking: bool,
+    listing: bool,
     finished: u32,
     submitted: u32,
 }
@@ -463,12 +588,15 @@ proptest! {
         let mut may_carry = (false, false);
         for (input, seconds) in inputs {
             now += Duration::from_secs(seconds);
-            let settles = matches!(input, In::Settled(..)) && model.on_wire;
+            let settles = matches!(input, In::Settled(..) | In::NotMade) && model.on_wire;
             if let In::Settled(Outcome::InputRequired(asked), _) = &input && model.on_wire {
                 let asked: serde_json::Value = serde_json::from_slice(asked).unwrap();
                 may_carry = (asked.get("inputRequests").is_some(), asked.get("requestState").is_some());
             }
             feed(&mut exchange, input.clone(), now);
+            if matches!(input, In::Listed(_)) {
+                model.listing = false;
+            }
             if settles {
                 model.on_wire = false;
             }
@@ -476,7 +604,7 @@ proptest! {
                 prop_assert_eq!(model.finished, 0, "{} after the answer", word(&effect));
                 match effect {
                     Effect::Submit { params } => {
-                        prop_assert!(!model.on_wire && !model.asking);
+                        prop_assert!(!model.on_wire && !model.asking && !model.listing);
                         model.on_wire = true;
                         model.submitted += 1;
                         let params: serde_json::Value = serde_json::from_slice(&params).unwrap();
@@ -487,6 +615,11 @@ proptest! {
                         prop_assert!(!model.on_wire && !model.asking);
                         model.asking = true;
                     }
+                    Effect::List => {
+                        prop_assert!(!model.on_wire && !model.asking && !model.listing);
+                        model.listing = true;
+                    }
+                    Effect::StopListing => prop_assert!(std::mem::take(&mut model.listing)),
                     Effect::StopAsking => prop_assert!(std::mem::take(&mut model.asking)),
                     Effect::Cancel { .. } => prop_assert!(std::mem::take(&mut model.on_wire)),
                     Effect::Admit { .. } => {

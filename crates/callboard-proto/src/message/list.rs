@@ -2,6 +2,7 @@
 
 use super::cache::CacheHints;
 use super::raw::{RawJson, RawResult};
+use super::tools::Tool;
 use super::view;
 use serde::de::{self, IgnoredAny, MapAccess};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -19,7 +20,7 @@ use std::marker::PhantomData;
 pub struct Page<T> {
     /// The items that could be decoded, in the order of the server.
     pub items: Vec<T>,
-    /// What could not be decoded, and why.
+    /// What could not be decoded, or is left out by a rule of the protocol, and why.
     pub rejected: Vec<Rejected>,
     /// Where the next page begins, opaque. An empty string is a cursor too; only `None` ends the list (PAG-02).
     pub next_cursor: Option<String>,
@@ -38,6 +39,9 @@ pub struct Rejected {
     pub reason: String,
     /// What the server sent.
     pub raw: RawJson,
+    /// Whether it could be decoded, and is left out by a rule: a tool over modern Streamable HTTP whose marks for
+    /// headers are not valid (HDR-05).
+    pub readable: bool,
 }
 
 /// What a list request lists.
@@ -51,6 +55,11 @@ pub trait Item: Sized {
     ///
     /// A member that the item cannot be used without is absent or of the wrong type.
     fn from_raw(raw: RawJson) -> Result<Self, serde_json::Error>;
+
+    /// The item as a tool, where it is one.
+    fn as_tool(&self) -> Option<&Tool> {
+        None
+    }
 }
 
 impl<T: Item> Page<T> {
@@ -80,6 +89,7 @@ impl<T: Item> Page<T> {
                 name: None,
                 reason,
                 raw: json.part(member),
+                readable: false,
             });
         }
         let cache = CacheHints::from_members(ttl_ms, scope);
@@ -126,6 +136,7 @@ impl Rejected {
             name,
             reason: error.to_string(),
             raw,
+            readable: false,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::content::ContentBlock;
 use super::implementation::Icon;
-use super::list::{Page, item};
+use super::list::{Item, Page};
 use super::raw::{RawJson, RawResult, round_trips};
 use super::text::string_enum;
 use super::view;
@@ -167,6 +167,18 @@ impl Tool {
     }
 }
 
+impl Item for Tool {
+    const MEMBER: &'static str = "tools";
+
+    fn from_raw(raw: RawJson) -> Result<Self, serde_json::Error> {
+        Self::from_raw(raw)
+    }
+
+    fn as_tool(&self) -> Option<&Tool> {
+        Some(self)
+    }
+}
+
 impl ToolAnnotations {
     /// Decodes them.
     ///
@@ -297,7 +309,6 @@ impl ToolResult {
 }
 
 round_trips!(Tool: RawJson, ToolAnnotations: RawJson, ToolResult: RawResult);
-item!(Tool in "tools");
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
