@@ -10,6 +10,7 @@ mod endings;
 mod faults_http;
 mod faults_stdio;
 mod handlers;
+mod headers;
 mod leaks;
 mod mrtr;
 mod opening;

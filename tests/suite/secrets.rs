@@ -3,7 +3,7 @@
 //! A hub on the thread of the test has all its logs captured at trace, whatever their target; the threaded form is
 //! the command line, run with `RUST_LOG=trace`.
 
-use crate::support::{at_rest, end, form, input, interim, processes, secs, told};
+use crate::support::{Logs, at_rest, end, form, input, interim, processes, secs, told};
 use callboard::{
     CallError, CallErrorKind, Client, ElicitResult, Hub, InputKind, Outcome, PendingInput, Root, ServerConfig,
 };
@@ -11,12 +11,10 @@ use callboard_testkit::{HttpScript, HttpStep, Router, Script, SseEvent, results}
 use serde_json::{Value, json};
 use std::error::Error;
 use std::fmt::Debug;
-use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
 use tokio::process::Command;
 use tokio::task::LocalSet;
 use tracing_subscriber::EnvFilter;
-use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::fmt::format::FmtSpan;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
@@ -482,7 +480,7 @@ fn sampling() -> Value {
 /// What was told: the logs, and all else in words.
 #[derive(Clone, Debug, Default)]
 struct Seen {
-    logs: Arc<Mutex<Vec<u8>>>,
+    logs: Logs,
     texts: Arc<Mutex<Vec<String>>>,
 }
 
@@ -490,7 +488,7 @@ impl Seen {
     fn of(logs: &str, text: &str) -> Self {
         let seen = Self::default();
         seen.say(text);
-        seen.logs.lock().unwrap().extend_from_slice(logs.as_bytes());
+        seen.logs.add(logs.as_bytes());
         seen
     }
 
@@ -514,25 +512,6 @@ impl Seen {
     }
 }
 
-impl Write for Seen {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.logs.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl MakeWriter<'_> for Seen {
-    type Writer = Self;
-
-    fn make_writer(&self) -> Self {
-        self.clone()
-    }
-}
-
 /// Does this with all logs of this thread captured.
 async fn watched(scene: impl AsyncFnOnce(&Seen)) -> Seen {
     let seen = Seen::default();
@@ -540,7 +519,7 @@ async fn watched(scene: impl AsyncFnOnce(&Seen)) -> Seen {
         .with_env_filter(EnvFilter::new("trace"))
         .with_span_events(FmtSpan::FULL)
         .with_ansi(false)
-        .with_writer(seen.clone())
+        .with_writer(seen.logs.clone())
         .finish()
         .set_default();
     LocalSet::new().run_until(scene(&seen)).await;
@@ -553,7 +532,7 @@ fn check(seen: &Seen, received: &str, planted: &[&str]) {
     for token in planted {
         assert!(received.contains(token), "`{token}` never came to the server");
     }
-    let logs = String::from_utf8(seen.logs.lock().unwrap().clone()).unwrap();
+    let logs = seen.logs.text();
     assert!(logs.contains("callboard::"), "no log of ours: {logs}");
     for line in logs.lines() {
         assert!(!line.contains("planted"), "a log tells: {line}");

@@ -5,11 +5,13 @@ use callboard::{Client, Era, Hub, ServerConfig, memory};
 use callboard_testkit::{HttpScript, HttpStep, Router, Script, StdioScript, Transcript, results};
 use serde_json::{Value, json};
 use std::error::Error;
+use std::io;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
+use tracing_subscriber::fmt::MakeWriter;
 
 /// A hub whose one server `mem` plays `script` on each connection.
 pub(crate) fn in_memory(script: Script) -> (ServerConfig, JoinHandle<Vec<Transcript>>) {
@@ -386,6 +388,39 @@ pub(crate) async fn at_rest(hub: &Hub) {
         counts.requests + counts.calls + counts.in_flight + counts.exchanges == 0
     })
     .await;
+}
+
+/// Where a subscriber writes what is logged, to be read by the test.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Logs(Arc<Mutex<Vec<u8>>>);
+
+impl Logs {
+    pub(crate) fn add(&self, bytes: &[u8]) {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+    }
+
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+}
+
+impl io::Write for Logs {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.add(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl MakeWriter<'_> for Logs {
+    type Writer = Self;
+
+    fn make_writer(&self) -> Self {
+        self.clone()
+    }
 }
 
 /// Shuts the hub down, and checks that nothing of it is left: no actor, no exchange, none of `servers`' processes.

@@ -88,13 +88,13 @@ pub struct NotMirrored {
     why: &'static str,
 }
 
-/// A tool of a list, and what it has marked: `None` if nothing, or not validly.
+/// A tool of a list, and what it has marked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
     /// Its name.
     pub tool: String,
-    /// Its marks.
-    pub marks: Option<Marks>,
+    /// Its marks, perhaps none; or why they are not valid.
+    pub marks: Result<Marks, Invalid>,
 }
 
 /// Moves the tools whose marks are not valid from the items of a page to those that are rejected, and says what each
@@ -107,25 +107,21 @@ pub fn sift<T: Item>(page: &mut Page<T>) -> Vec<Seen> {
             page.items.push(item);
             continue;
         };
-        let (name, raw) = (tool.name.clone(), tool.raw());
-        let marks = match Marks::of(&tool.input_schema) {
-            Ok(marks) => Some(marks).filter(|marks| !marks.is_empty()),
-            Err(invalid) => {
-                page.rejected.push(Rejected {
-                    name: Some(name.clone()),
-                    reason: invalid.to_string(),
-                    raw: raw.clone(),
-                    readable: true,
-                });
-                seen.push(Seen {
-                    tool: name,
-                    marks: None,
-                });
-                continue;
-            }
-        };
-        page.items.push(item);
-        seen.push(Seen { tool: name, marks });
+        let (tool, raw, marks) = (
+            tool.name.clone(),
+            tool.raw().clone(),
+            Marks::of(&tool.input_schema),
+        );
+        match &marks {
+            Ok(_) => page.items.push(item),
+            Err(invalid) => page.rejected.push(Rejected {
+                name: Some(tool.clone()),
+                reason: invalid.to_string(),
+                raw,
+                readable: true,
+            }),
+        }
+        seen.push(Seen { tool, marks });
     }
     seen
 }

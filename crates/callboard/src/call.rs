@@ -28,7 +28,8 @@ use crate::telemetry::Observed;
 use callboard_proto::Method;
 use callboard_proto::envelope::{Params, is_traceparent};
 use callboard_proto::exchange::{self, Driving, Resumed};
-use callboard_proto::message::{Item, Page, RawJson, RawResult, ToolResult};
+use callboard_proto::message::{Item, Page, RawJson, RawResult, ToolList, ToolResult};
+use callboard_proto::mirror::{self, Seen};
 use callboard_proto::mrtr::{Caps, InputKind, Kinds};
 use callboard_proto::protocol::Operation;
 use flight::Flight;
@@ -43,6 +44,16 @@ use tokio::sync::{mpsc, oneshot};
 /// How a call's raw result becomes what its await gives.
 type Decode<T> = fn(RawResult) -> Result<T, serde_json::Error>;
 
+/// Takes out of a list what is not to be there, and says what it marks for headers.
+type Sift<T> = fn(&mut T) -> Vec<Seen>;
+
+/// How an answer is read.
+struct Reading<T> {
+    decode: Decode<T>,
+    /// For lists of tools, where marks count.
+    sift: Option<Sift<T>>,
+}
+
 /// What runs in the caller's future for each progress.
 type OnProgress<'a> = Box<dyn FnMut(Progress) + Send + 'a>;
 
@@ -55,7 +66,7 @@ type OnProgress<'a> = Box<dyn FnMut(Progress) + Send + 'a>;
 #[must_use = "a call does nothing until it is awaited"]
 pub struct Call<'a, T> {
     prepared: Prepared<'a>,
-    decode: Decode<T>,
+    reading: Reading<T>,
 }
 
 /// A call whose input requests the caller answers itself; see [`Call::manual`].
@@ -114,8 +125,14 @@ impl<'a, T> Call<'a, T> {
                 resumed,
                 on_progress,
             },
-            decode,
+            reading: Reading { decode, sift: None },
         }
+    }
+
+    /// The call lists tools: over modern Streamable HTTP `sift` goes over what came.
+    pub(crate) fn sifted(mut self, sift: Sift<T>) -> Self {
+        self.reading.sift = Some(sift);
+        self
     }
 
     pub(crate) fn resumed(mut self, resumed: Resumed, manual: Option<Vec<InputKind>>) -> Self {
@@ -254,7 +271,7 @@ impl<'a, T> Call<'a, T> {
         }
         let (client, method) = (self.prepared.client.clone(), self.prepared.method.clone());
         let manual = self.prepared.options.manual.clone();
-        Running::new(client, method, manual, self.prepared.launch(false), self.decode)
+        Running::new(client, method, manual, self.prepared.launch(false), self.reading)
     }
 
     async fn run(mut self) -> Result<T, CallError> {
@@ -266,7 +283,7 @@ impl<'a, T> Call<'a, T> {
         );
         let mut flight = self.prepared.launch(on_progress.is_some())?;
         match flight.finish(on_progress.as_deref_mut()).await? {
-            Answer::Result(result) => decoded(client, &method, self.decode, result),
+            Answer::Result { result, mirrors } => decoded(client, &method, &self.reading, result, mirrors),
             Answer::InputRequired(pending) => {
                 let failure = Failure::new(CallErrorKind::InputRequired, Delivery::Answered);
                 let error = CallError::new(client.name(), &method, failure);
@@ -289,14 +306,20 @@ impl<'a> Call<'a, RawResult> {
     pub fn into_tool(self) -> Call<'a, ToolResult> {
         Call {
             prepared: self.prepared,
-            decode: ToolResult::from_raw,
+            reading: Reading {
+                decode: ToolResult::from_raw,
+                sift: None,
+            },
         }
     }
 }
 
 impl<T> ManualCall<'_, T> {
     async fn run(self) -> Result<Outcome<T>, CallError> {
-        let Call { mut prepared, decode } = self.call;
+        let Call {
+            mut prepared,
+            reading,
+        } = self.call;
         let mut on_progress = prepared.on_progress.take();
         let (client, method, manual) = (
             prepared.client,
@@ -306,7 +329,9 @@ impl<T> ManualCall<'_, T> {
         prepared.drives_itself();
         let mut flight = prepared.launch(on_progress.is_some())?;
         match flight.finish(on_progress.as_deref_mut()).await? {
-            Answer::Result(result) => decoded(client, &method, decode, result).map(Outcome::Done),
+            Answer::Result { result, mirrors } => {
+                decoded(client, &method, &reading, result, mirrors).map(Outcome::Done)
+            }
             Answer::InputRequired(pending) => {
                 let pending = PendingInput::new(client.name(), &method, *pending, manual);
                 Ok(Outcome::InputRequired(Box::new(pending)))
@@ -363,7 +388,7 @@ impl Prepared<'_> {
         }
         params.meta_mut().append(&options.meta);
         let now = clock::now();
-        let (limits, assigns, declared, handled) = slot.with_state(|state| {
+        let (limits, assigns, declared, handled, http) = slot.with_state(|state| {
             (
                 options.limits(&state.config.defaults, &shared.defaults),
                 options.assigns(&state.config.defaults, &shared.defaults),
@@ -371,6 +396,7 @@ impl Prepared<'_> {
                     .declared(&state.declared)
                     .unwrap_or_else(|| state.declared.clone()),
                 state.handled,
+                state.config.is_http(),
             )
         });
         let differs = options.manual.is_some() || !options.extensions.is_empty();
@@ -390,12 +416,17 @@ impl Prepared<'_> {
         let (to_caller, progress) = listens.then(|| mpsc::channel(length)).unzip();
         let wanted = listens || options.reset_on_progress || !options.sinks.is_empty();
         let (reply, answer) = oneshot::channel();
-        let rank = if host::in_handler() {
+        let rank = if options.on_behalf {
+            Rank::Round
+        } else if host::in_handler() {
             Rank::Handler
         } else {
             Rank::Call
         };
-        let traceparent = options.traceparent.take().or_else(|| shared.traceparent());
+        let traceparent = match options.traceparent.take() {
+            None if !options.on_behalf => shared.traceparent(),
+            given => given,
+        };
         let observed = Observed::new(&slot.meters, &method, || params.target(&method));
         let start = Start {
             slot: Arc::clone(slot),
@@ -407,6 +438,7 @@ impl Prepared<'_> {
                 capabilities: declared,
                 driving,
                 repeat_after_urls: options.repeat_after_urls,
+                mirrors: http && method == Method::TOOLS_CALL,
                 resumed,
             },
             params,
@@ -472,13 +504,15 @@ impl actix::Message for Progress {
     type Result = ();
 }
 
+/// Reads an answer. `mirrors`: it came over modern Streamable HTTP.
 fn decoded<T>(
     client: &Client,
     method: &Method,
-    decode: Decode<T>,
+    reading: &Reading<T>,
     result: bytes::Bytes,
+    mirrors: bool,
 ) -> Result<T, CallError> {
-    decode(RawResult::new(result)).map_err(|error| {
+    let mut decoded = (reading.decode)(RawResult::new(result)).map_err(|error| {
         // Not serde's own text: it may quote the payload.
         let kind = CallErrorKind::Decode(format!(
             "{:?} error at column {}",
@@ -486,7 +520,16 @@ fn decoded<T>(
             error.column()
         ));
         CallError::new(client.name(), method, Failure::new(kind, Delivery::Answered))
-    })
+    })?;
+    if mirrors && let Some(sift) = reading.sift {
+        client.slot.mirrors.learn(client.name(), sift(&mut decoded));
+    }
+    Ok(decoded)
+}
+
+/// What a list of tools marks, read of the raw answer, which stays as it is.
+pub(crate) fn marks_of(list: &mut RawResult) -> Vec<Seen> {
+    ToolList::from_raw(list.clone()).map_or_else(|_| Vec::new(), |mut page| mirror::sift(&mut page))
 }
 
 /// Serialises what a caller gave as params.

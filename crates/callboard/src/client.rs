@@ -1,6 +1,6 @@
 //! The handle to one server.
 
-use crate::call::{Call, Pages, named_params, params_of};
+use crate::call::{Call, Pages, marks_of, named_params, params_of};
 use crate::clock;
 use crate::config::ServerName;
 use crate::error::ReadyError;
@@ -14,6 +14,7 @@ use callboard_proto::message::{
     LoggingLevel, Prompt, PromptList, PromptResult, RawJson, RawResult, ReadResult, Resource, ResourceList,
     ResourceTemplate, Tool, ToolList, ToolResult,
 };
+use callboard_proto::mirror;
 use callboard_proto::protocol::Operation;
 use futures_util::future::{self, Either, select};
 use serde::Serialize;
@@ -68,12 +69,22 @@ impl Client {
     }
 
     /// Calls a tool. `arguments` is anything that serialises to a JSON object.
+    ///
+    /// Over modern Streamable HTTP, arguments that the server wants mirrored are sent as headers too, where its tools
+    /// have been listed; one that cannot be is
+    /// [`CallErrorKind::InvalidParams`](crate::CallErrorKind::InvalidParams). A server that refuses the headers (-32020)
+    /// has its tools listed again, and the call is made once more. Headers can be seen by everything between this
+    /// client and the server.
     pub fn call_tool(&self, name: impl Into<String>, arguments: impl Serialize) -> Call<'_, ToolResult> {
         let params = named_params(&name.into(), &arguments);
         Call::request(self, Method::TOOLS_CALL, params, ToolResult::from_raw)
     }
 
     /// One page of the server's tools, the first unless `.cursor()` names another.
+    ///
+    /// Over modern Streamable HTTP a list also says which arguments of its tools go into headers (`x-mcp-header`), and
+    /// calls from then on obey it. A tool that says so in a way that is not valid is left out: it is in
+    /// [`Page::rejected`](callboard_proto::message::Page::rejected), with the reason, and logged.
     pub fn list_tools(&self) -> Call<'_, ToolList> {
         Call::request(
             self,
@@ -81,9 +92,11 @@ impl Client {
             Ok(Params::default()),
             ToolList::from_raw,
         )
+        .sifted(mirror::sift)
     }
 
-    /// All of the server's tools, page after page.
+    /// All of the server's tools, page after page. Over modern Streamable HTTP without those that
+    /// [`Client::list_tools`] leaves out.
     pub fn tools(&self) -> Pages<'_, Tool> {
         Pages::new(self, Method::TOOLS_LIST)
     }
@@ -137,7 +150,10 @@ impl Client {
 
     /// Any request. `params` is anything that serialises to a JSON object; the result is raw.
     pub fn request(&self, method: impl Into<Method>, params: impl Serialize) -> Call<'_, RawResult> {
-        Call::request(self, method.into(), params_of(&params), Ok)
+        let method = method.into();
+        let lists_tools = method == Method::TOOLS_LIST;
+        let call = Call::request(self, method, params_of(&params), Ok);
+        if lists_tools { call.sifted(marks_of) } else { call }
     }
 
     /// Any notification. The legacy era and modern stdio know them; over modern HTTP it is

@@ -368,6 +368,16 @@ impl ServerConfig {
             Reach::Http(_) => "tcp",
         }
     }
+
+    /// Whether it is reached over Streamable HTTP, where, in the modern era, tools' arguments are mirrored in headers.
+    pub(crate) fn is_http(&self) -> bool {
+        matches!(self.reach, Reach::Http(_))
+    }
+
+    /// Whether both lead to the same URL.
+    pub(crate) fn shares_url(&self, other: &Self) -> bool {
+        matches!((&self.reach, &other.reach), (Reach::Http(ours), Reach::Http(theirs)) if ours.url == theirs.url)
+    }
 }
 
 /// Checks a header that somebody wants to have sent; gives its name as it is sent.

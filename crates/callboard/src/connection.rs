@@ -27,7 +27,7 @@ use callboard_proto::protocol::{
     Config, Effect, End, INTERNAL_ERROR, Oddity, Operation, Protocol, Submission,
 };
 use callboard_proto::wire::{Command, Down, Event, Key};
-use callboard_proto::{Brief, RequestId, Revision};
+use callboard_proto::{Brief, Era, RequestId, Revision};
 use callboard_transport::{Batch, Link, NotTaken, Post};
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -43,15 +43,18 @@ use tracing::{debug, warn};
 pub(crate) struct ConnRef {
     pub(crate) addr: Addr<Connection>,
     pub(crate) generation: u64,
+    /// It goes over Streamable HTTP.
+    http: bool,
     /// Set once, before any request may be submitted.
     revision: OnceLock<Revision>,
 }
 
 impl ConnRef {
-    pub(crate) fn new(addr: Addr<Connection>, generation: u64) -> Self {
+    pub(crate) fn new(addr: Addr<Connection>, generation: u64, http: bool) -> Self {
         Self {
             addr,
             generation,
+            http,
             revision: OnceLock::new(),
         }
     }
@@ -59,6 +62,11 @@ impl ConnRef {
     /// The revision that was negotiated; the newest while it is not yet.
     pub(crate) fn revision(&self) -> Revision {
         self.revision.get().copied().unwrap_or(Revision::NEWEST_MODERN)
+    }
+
+    /// Whether marked arguments of tools are mirrored in headers: elsewhere marks mean nothing (HDR-15).
+    pub(crate) fn mirrors(&self) -> bool {
+        self.http && self.revision().era() == Era::Modern
     }
 }
 

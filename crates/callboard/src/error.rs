@@ -24,6 +24,8 @@ struct Parts {
     method: Method,
     kind: CallErrorKind,
     delivery: Delivery,
+    /// What was tried to mend it.
+    tried: Option<String>,
     pending: Option<PendingInput>,
 }
 
@@ -159,19 +161,26 @@ pub enum Stage {
     Answer,
     /// The host was answering something for it.
     Host,
+    /// The server refused its headers, and its tools were being listed again to make them anew.
+    Listing,
     /// The runtime did not answer; the caller's safety net ended the call.
     SafetyNet,
 }
 
 impl CallError {
     pub(crate) fn new(server: &ServerName, method: &Method, failure: Failure) -> Self {
-        let Failure { kind, delivery } = failure;
+        let Failure {
+            kind,
+            delivery,
+            tried,
+        } = failure;
         let (server, method) = (server.clone(), method.clone());
         Self(Box::new(Parts {
             server,
             method,
             kind,
             delivery,
+            tried,
             pending: None,
         }))
     }
@@ -219,9 +228,14 @@ impl fmt::Display for CallError {
             method,
             kind,
             delivery,
+            tried,
             ..
         } = &*self.0;
-        write!(f, "{method} on server `{server}` {delivery}: {kind}")
+        write!(f, "{method} on server `{server}` {delivery}: {kind}")?;
+        match tried {
+            Some(tried) => write!(f, "; {tried}"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -302,6 +316,7 @@ impl fmt::Display for Stage {
             Self::Queued => "spent waiting for a free place (`max_in_flight`)",
             Self::Answer => "though the request was handed over",
             Self::Host => "spent waiting for this client's own handler",
+            Self::Listing => "spent listing the tools again after the server refused the call's headers",
             Self::SafetyNet => "and this client's own runtime did not react in time",
         })
     }
@@ -312,11 +327,17 @@ impl fmt::Display for Stage {
 pub(crate) struct Failure {
     pub(crate) kind: CallErrorKind,
     pub(crate) delivery: Delivery,
+    /// What was tried to mend it, in words.
+    pub(crate) tried: Option<String>,
 }
 
 impl Failure {
     pub(crate) fn new(kind: CallErrorKind, delivery: Delivery) -> Self {
-        Self { kind, delivery }
+        Self {
+            kind,
+            delivery,
+            tried: None,
+        }
     }
 
     pub(crate) fn not_sent(kind: CallErrorKind) -> Self {

@@ -46,6 +46,9 @@ pub(crate) struct Options {
     pub(crate) caller_drives: bool,
     pub(crate) traceparent: Option<String>,
     pub(crate) repeat_after_urls: bool,
+    /// Made by a request actor for its own call, on an arbiter: it may take a place of the reserve, and no code of the
+    /// caller's is asked for a trace context.
+    pub(crate) on_behalf: bool,
 }
 
 /// Takes progress beside the caller's own future; must not block. Says whether there was room.

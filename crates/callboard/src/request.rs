@@ -12,9 +12,10 @@
 
 use crate::actor::{self, Driven};
 use crate::cell::CallCell;
+use crate::client::Client;
 use crate::clock::{self, Instant};
 use crate::connection::{ConnMsg, ConnRef, Submit};
-use crate::error::{CallErrorKind, Delivery, Failure, Stage};
+use crate::error::{CallError, CallErrorKind, Delivery, Failure, Stage};
 use crate::host::HandlerContext;
 use crate::host::dispatch::{DispatchError, Running};
 use crate::options::{Progress, Sink};
@@ -30,7 +31,7 @@ use callboard_proto::mrtr::{Failed, HandlerError, InputRequest};
 use callboard_proto::negotiate::{HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED_VERSION};
 use callboard_proto::protocol::{Operation, Outcome, Violation};
 use callboard_proto::wire::{Down, Key, Refusal};
-use callboard_proto::{Era, Method, Revision};
+use callboard_proto::{Brief, Era, Method, Revision};
 use callboard_transport::WireMark;
 use serde_json::{Map, Value};
 use std::cell::Cell;
@@ -55,11 +56,19 @@ pub(crate) struct Reply {
 /// How a call ended well.
 #[derive(Debug)]
 pub(crate) enum Answer {
-    /// With its result, raw.
-    Result(Bytes),
+    /// With its result.
+    Result {
+        /// Raw.
+        result: Bytes,
+        /// It came over modern Streamable HTTP, where the marks of tools count.
+        mirrors: bool,
+    },
     /// With an interim result that the caller answers.
     InputRequired(Box<Pending>),
 }
+
+/// Headers of one request, by name.
+type Headers = Arc<[(String, String)]>;
 
 /// One call, on its way from the caller to the spawner of the slot's arbiter.
 ///
@@ -71,7 +80,7 @@ pub(crate) struct Start {
     pub(crate) exchange: Config,
     /// What its requests declare, as JSON, where that differs from what the connection declares.
     pub(crate) declared: Option<Bytes>,
-    pub(crate) headers: Option<Arc<[(String, String)]>>,
+    pub(crate) headers: Option<Headers>,
     /// The trace context, for the modern era.
     pub(crate) traceparent: Option<String>,
     pub(crate) assigns: Arc<Map<String, Value>>,
@@ -105,7 +114,7 @@ struct Inner {
     operation: Operation,
     params: Params,
     declared: Option<Bytes>,
-    headers: Option<Arc<[(String, String)]>>,
+    headers: Option<Headers>,
     traceparent: Option<String>,
     assigns: Arc<Map<String, Value>>,
     exchange: Exchange,
@@ -121,6 +130,13 @@ struct Inner {
     stage: Rc<Cell<Stage>>,
     on_wire: Option<CancelOnDrop>,
     asking: Option<Asking>,
+    /// A tool is called over HTTP.
+    mirrors: bool,
+    /// How often the tools had been listed again when the headers were made.
+    listings: u64,
+    listing: Option<Listing>,
+    /// Why they could not be.
+    unlisted: Option<CallError>,
     progress: Listeners,
     held_back: Option<Progress>,
     latest: f64,
@@ -132,6 +148,9 @@ struct Inner {
 }
 
 type Admitting = Pin<Box<dyn Future<Output = Result<Admission, Failure>>>>;
+
+/// The tools are listed again: a call of the actor's own, made and read here.
+type Listing = Pin<Box<dyn Future<Output = Result<(), CallError>>>>;
 
 /// The inputs of one round on their way through the handlers, one after the other.
 struct Asking {
@@ -243,6 +262,7 @@ impl Request {
         let (alias, receiver) = actor::mailbox();
         shared.gauges.requests.raise();
         let max_total = start.exchange.limits.max_total;
+        let mirrors = start.exchange.mirrors;
         let request = Self(Box::new(Inner {
             shared: Arc::clone(shared),
             slot: start.slot,
@@ -264,6 +284,10 @@ impl Request {
             stage: Rc::new(Cell::new(Stage::Connecting)),
             on_wire: None,
             asking: None,
+            mirrors,
+            listings: 0,
+            listing: None,
+            unlisted: None,
             progress: start.progress,
             held_back: None,
             latest: f64::NEG_INFINITY,
@@ -286,6 +310,8 @@ impl Inner {
                 Effect::Submit { params } => self.submit(params, context),
                 Effect::Ask(inputs) => self.ask(inputs, context),
                 Effect::StopAsking => self.asking = None,
+                Effect::List => self.list(),
+                Effect::StopListing => self.listing = None,
                 Effect::Cancel { reason } => {
                     if let Some(mut guard) = self.on_wire.take() {
                         guard.reason = reason;
@@ -305,26 +331,28 @@ impl Inner {
             debug_assert!(false, "submit without an admission");
             return;
         };
+        let (params, headers) = match self.written(params, &admission.conn) {
+            Ok(written) => written,
+            Err(reason) => {
+                self.refused = Some(Failure::not_sent(CallErrorKind::InvalidParams(reason)));
+                return self.exchange.handle_not_made();
+            }
+        };
         let key = self.slot.next_id();
         let alias = self.alias.take().unwrap_or_else(|| context.address());
         self.cell.reset_written();
         self.stage.set(Stage::Answer);
         self.latest = f64::NEG_INFINITY;
-        if admission.conn.revision().era() == Era::Modern
-            && let Some(traceparent) = self.traceparent.take()
-        {
-            self.params.trace(&traceparent);
-        }
         self.leg = Some(self.observed.leg(key, admission.conn.revision()));
         let conn = Arc::clone(&admission.conn);
         // Bounded: one for each permit. From here the guard cancels, in the order of one sender.
         conn.addr.do_send(ConnMsg::Submit(Submit {
             key,
             operation: self.operation.clone(),
-            params: self.params.with_object(params),
+            params,
             wants_progress: self.progress.wanted,
             capabilities: self.declared.clone(),
-            headers: self.headers.clone(),
+            headers,
             monitor: Monitor {
                 request: Some(alias),
                 cell: Arc::clone(&self.cell),
@@ -340,6 +368,55 @@ impl Inner {
             reason: "the caller no longer waits",
         });
         self.admission = Some(admission);
+    }
+
+    /// The params of a request, and its headers: the caller's, and those that mirror arguments of a tool, by what is
+    /// known of it at this moment (HDR-13). Fails where an argument cannot be mirrored, in words.
+    fn written(&mut self, object: Bytes, conn: &ConnRef) -> Result<(Params, Option<Headers>), String> {
+        if conn.revision().era() == Era::Modern
+            && let Some(traceparent) = &self.traceparent
+        {
+            self.params.trace(traceparent);
+        }
+        let params = self.params.with_object(object);
+        if !self.mirrors || !conn.mirrors() {
+            return Ok((params, self.headers.clone()));
+        }
+        // Before the marks are looked up: a list that comes in between is not taken for one that they had.
+        self.listings = self.slot.mirrors.listings();
+        let marks = self.slot.mirrors.marks(|| params.target(&Method::TOOLS_CALL));
+        let Some((tool, marks)) = marks else {
+            return Ok((params, self.headers.clone()));
+        };
+        let mirrored = marks
+            .headers(params.object())
+            .map_err(|reason| format!("tool `{}`: {reason}", Brief(&tool)))?;
+        // The last of a name is sent.
+        let headers = self.headers.iter().flat_map(|own| own.iter().cloned());
+        Ok((params, Some(headers.chain(mirrored).collect())))
+    }
+
+    /// Gives the permit back and lists the tools again, all pages of them. The list takes a place of the reserve where
+    /// there is no other, and ends with the call.
+    fn list(&mut self) {
+        self.admission = None;
+        self.on_wire = None;
+        let client = Client {
+            shared: Arc::clone(&self.shared),
+            slot: Arc::clone(&self.slot),
+        };
+        let (before, headers, traceparent) = (self.listings, self.headers.clone(), self.traceparent.clone());
+        debug!(server = %self.slot.name, "the headers of a call are refused; the tools are listed again");
+        self.listing = Some(Box::pin(async move {
+            let list = async {
+                let tools = client.tools();
+                tools
+                    .on_behalf(headers.as_deref().unwrap_or_default(), traceparent)
+                    .await
+                    .map(drop)
+            };
+            client.slot.mirrors.list_again(before, list).await
+        }));
     }
 
     /// Gives the permit back, lets the pause pass, then waits for the connection and a place.
@@ -492,11 +569,13 @@ impl Inner {
         if let Some(leg) = self.leg.take() {
             leg.abandon(&how);
         }
-        self.on_wire = None;
+        // The guard is there, disarmed, where an answer came.
+        let mirrors = self.on_wire.take().is_some_and(|guard| guard.conn.mirrors());
         self.asking = None;
+        self.listing = None;
         self.admitting = None;
         self.admission = None;
-        let mut answer = self.answer_of(how);
+        let mut answer = self.answer_of(how, mirrors);
         // A call that was answered in part is not as if it had never left.
         if let Err(failure) = &mut answer
             && failure.delivery == Delivery::NotSent
@@ -515,27 +594,34 @@ impl Inner {
         context.stop();
     }
 
-    fn answer_of(&mut self, how: Final) -> Result<Answer, Failure> {
+    /// `mirrors`: the last request went over modern Streamable HTTP.
+    fn answer_of(&mut self, how: Final, mirrors: bool) -> Result<Answer, Failure> {
         Err(match how {
             Final::Outcome {
                 outcome: Outcome::Result(result),
                 ..
-            } => return Ok(Answer::Result(result)),
+            } => return Ok(Answer::Result { result, mirrors }),
             Final::InputRequired(pending) => return Ok(Answer::InputRequired(Box::new(pending))),
             Final::Outcome { outcome, written } => {
-                failure_of(outcome, written, self.exchange.era(), &self.method())
+                let tried = self.tried(&outcome);
+                Failure {
+                    tried,
+                    ..failure_of(outcome, written, self.exchange.era(), &self.method())
+                }
             }
             Final::Expired { which, after, at } => {
                 let stage = match at {
                     At::Waiting => self.stage.get(),
                     At::OnWire => Stage::Answer,
                     At::Paused | At::Asking => Stage::Host,
+                    At::Listing => Stage::Listing,
                 };
                 let delivery = match at {
                     At::OnWire | At::Paused if self.cell.is_written() => Delivery::Unknown,
                     // Between rounds the server has answered and holds nothing.
                     At::Asking => Delivery::Answered,
-                    At::Waiting | At::OnWire | At::Paused => Delivery::NotSent,
+                    // Headers are refused before anything is run.
+                    At::Waiting | At::OnWire | At::Paused | At::Listing => Delivery::NotSent,
                 };
                 let reason = (stage == Stage::Connecting).then(|| self.slot.state().reason());
                 Failure::new(
@@ -565,6 +651,21 @@ impl Inner {
                 .unwrap_or_else(|| Failure::not_sent(CallErrorKind::Shutdown)),
             Final::CallerGone => Failure::new(CallErrorKind::Cancelled, Delivery::Unknown),
         })
+    }
+
+    /// What was tried to mend refused headers, in words.
+    fn tried(&mut self, outcome: &Outcome) -> Option<String> {
+        let Outcome::Error(error) = outcome else {
+            return None;
+        };
+        if error.code != HEADER_MISMATCH {
+            return None;
+        }
+        if self.exchange.was_listed() {
+            return Some("its tools were listed again, and the headers made anew are refused too".to_owned());
+        }
+        let reason = self.unlisted.take()?;
+        Some(format!("the headers could not be made anew, {reason}"))
     }
 
     /// Earlier deadlines take effect at once, later ones when the sleep fires too early.
@@ -642,6 +743,15 @@ impl Inner {
             debug!(server = %self.slot.name, method = %self.method(), reason, "the caller is gone");
             self.exchange.handle_caller_gone(reason);
             return self.carry_out(context);
+        }
+        if let Some(listing) = &mut self.listing
+            && let task::Poll::Ready(listed) = listing.as_mut().poll(task)
+        {
+            self.listing = None;
+            let done = listed.is_ok();
+            self.unlisted = listed.err();
+            self.exchange.handle_listed(done, clock::now().into_std());
+            self.carry_out(context);
         }
         if let Some(admitting) = &mut self.admitting
             && let task::Poll::Ready(admitted) = admitting.as_mut().poll(task)

@@ -7,6 +7,8 @@
 //! ```
 //! The state is written by the supervisor alone; everybody reads it.
 
+mod mirrors;
+
 use crate::call;
 use crate::clock::Instant;
 use crate::config::{ServerConfig, ServerName};
@@ -20,6 +22,7 @@ use callboard_proto::message::{ClientCapabilities, LoggingLevel};
 use callboard_proto::mrtr::Kinds;
 use callboard_proto::negotiate::OpeningFailure;
 use callboard_proto::wire::Key;
+use mirrors::Mirrors;
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -41,6 +44,8 @@ pub(crate) struct Slot {
     removed: AtomicBool,
     /// The level of log messages that was asked for, to be asked for again by each connection.
     log_level: Mutex<Option<LoggingLevel>>,
+    /// Which arguments of its tools are mirrored in headers.
+    pub(crate) mirrors: Mirrors,
     /// Answers what the server asks, on the host's runtime.
     pub(crate) dispatcher: Dispatcher,
     pub(crate) meters: Arc<Meters>,
@@ -143,6 +148,7 @@ impl Slot {
             ids: AtomicU64::new(1),
             removed: AtomicBool::new(false),
             log_level: Mutex::new(None),
+            mirrors: Mirrors::default(),
             dispatcher,
             meters,
             state: watch::Sender::new(state),
@@ -170,6 +176,10 @@ impl Slot {
     /// For the supervisor: another configuration, and what follows from it.
     pub(crate) fn configure(&self, config: &Arc<ServerConfig>) {
         self.publish(|state| {
+            // Another server's schemas say nothing of this one's.
+            if !state.config.shares_url(config) {
+                self.mirrors.clear();
+            }
             state.gate = Arc::new(Gate::new(config));
             state.declared = config.declares(self.dispatcher.declares());
             state.handled = call::handled(&state.declared, |kind| self.dispatcher.handles(kind));

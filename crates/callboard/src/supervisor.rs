@@ -375,7 +375,7 @@ impl Child {
         self.generation += 1;
         self.ready = None;
         let (addr, receiver) = actor::mailbox();
-        let conn = Arc::new(ConnRef::new(addr, self.generation));
+        let conn = Arc::new(ConnRef::new(addr, self.generation, self.config.is_http()));
         self.conn = Some(Arc::clone(&conn));
         self.slot.publish(|state| {
             let after = match &state.phase {

@@ -1,6 +1,6 @@
 //! A call on its way, from the caller's side: its reply, its progress, its safety net.
 
-use super::Decode;
+use super::Reading;
 use crate::cell::{CallCell, Watched};
 use crate::client::Client;
 use crate::clock::Instant;
@@ -173,7 +173,7 @@ pub struct Running<T> {
     manual: Option<Vec<InputKind>>,
     /// `None` where it could not be sent.
     flight: Option<Flight>,
-    decode: Decode<T>,
+    reading: Reading<T>,
     done: Option<Result<Answer, CallError>>,
 }
 
@@ -183,7 +183,7 @@ impl<T> Running<T> {
         method: Method,
         manual: Option<Vec<InputKind>>,
         launched: Result<Flight, CallError>,
-        decode: Decode<T>,
+        reading: Reading<T>,
     ) -> Self {
         let (flight, done) = match launched {
             Ok(flight) => (Some(flight), None),
@@ -194,7 +194,7 @@ impl<T> Running<T> {
             method,
             manual,
             flight,
-            decode,
+            reading,
             done,
         }
     }
@@ -218,7 +218,9 @@ impl<T> Running<T> {
 
     fn settle(&mut self, answer: Answer) -> Result<T, CallError> {
         match answer {
-            Answer::Result(result) => super::decoded(&self.client, &self.method, self.decode, result),
+            Answer::Result { result, mirrors } => {
+                super::decoded(&self.client, &self.method, &self.reading, result, mirrors)
+            }
             Answer::InputRequired(pending) => {
                 let failure = Failure::new(CallErrorKind::InputRequired, Delivery::Answered);
                 let pending =

@@ -6,6 +6,7 @@ use crate::error::{CallError, CallErrorKind, Delivery, Failure};
 use crate::options::Options;
 use callboard_proto::Method;
 use callboard_proto::message::{Item, Page};
+use callboard_proto::mirror;
 use serde_json::json;
 use std::collections::HashSet;
 use std::fmt;
@@ -20,7 +21,8 @@ const MAX_PAGES: usize = 1_000;
 /// All pages of a list in preparation: set options, then `.await` it. Made by the plural verbs of [`Client`].
 ///
 /// The limits are for each page. A cursor that comes twice, or more than 1,000 pages, end it as
-/// [`CallErrorKind::EndlessList`]. An item that cannot be read is left out and logged.
+/// [`CallErrorKind::EndlessList`]. An item that cannot be read is left out and logged, and so is, over modern Streamable
+/// HTTP, a tool whose marks for headers are not valid.
 #[must_use = "a call does nothing until it is awaited"]
 pub struct Pages<'a, T> {
     client: &'a Client,
@@ -45,16 +47,27 @@ impl<'a, T: Item + Send> Pages<'a, T> {
         self
     }
 
+    /// The list is for a call of its request actor: as [`Options::on_behalf`] says, with the headers and in the trace of
+    /// that call.
+    pub(crate) fn on_behalf(mut self, headers: &[(String, String)], traceparent: Option<String>) -> Self {
+        self.options.on_behalf = true;
+        self.options.headers = headers.to_vec();
+        self.options.traceparent = traceparent;
+        self
+    }
+
     // PAG-01, PAG-02, PAG-06
     async fn run(self) -> Result<Vec<T>, CallError> {
         let mut items = Vec::new();
         let mut seen = HashSet::new();
         let mut params = Ok(callboard_proto::envelope::Params::default());
         for _ in 0..MAX_PAGES {
-            let mut call = Call::request(self.client, self.method.clone(), params, Page::<T>::from_raw);
+            let call = Call::request(self.client, self.method.clone(), params, Page::<T>::from_raw);
+            let mut call = call.sifted(mirror::sift);
             call.prepared.options = self.options.clone();
             let page = call.await?;
-            for rejected in &page.rejected {
+            // What is left out by a rule is told where the rule is applied.
+            for rejected in page.rejected.iter().filter(|rejected| !rejected.readable) {
                 tracing::warn!(server = %self.client.name(), item = ?rejected.name, "an item of a list cannot be read");
             }
             items.extend(page.items);
