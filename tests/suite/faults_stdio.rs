@@ -1,99 +1,17 @@
 //! What servers over stdio do wrong, played by real processes, and what it costs: its own call, never more.
 
 use crate::support::{
-    assert_echo, assert_says, at_rest, end, eventually, hub_of, meanwhile, millis, processes, ready, secs,
-    shell, told,
+    assert_echo, assert_harmless, assert_says, assert_timeout, at_rest, end, eventually, hub_of, meanwhile,
+    methods_of, millis, of, processes, ready, secs, shell,
 };
-use callboard::{CallError, CallErrorKind, Delivery, Hub, ServerConfig, ServerState, Stage};
-use callboard_testkit::{Script, StdioScript, results};
+use callboard::{CallErrorKind, Delivery, Hub, ServerState, Stage};
+use callboard_testkit::{Script, results};
 use serde_json::{Value, json};
 use std::future::IntoFuture;
 use tokio::time::Instant;
 
-// FR-002, FR-009
-#[tokio::test]
-async fn program_that_cannot_be_started_is_told_and_not_tried_again() {
-    let no_program = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
-    let table = [
-        (
-            "no such program",
-            ServerConfig::stdio("files", "no-such-program"),
-            ["no program `no-such-program`", "PATH"],
-        ),
-        (
-            "no such directory",
-            shell("files", "cat").cwd("nowhere"),
-            ["no working directory `nowhere`", "`cwd`"],
-        ),
-        (
-            "no program",
-            ServerConfig::stdio("files", no_program),
-            ["Cargo.toml` may not be run", "permissions"],
-        ),
-    ];
-    for (row, config, words) in table {
-        let start = Instant::now();
-        let (hub, client) = hub_of(config);
-
-        let failure = client.ready().within(secs(5)).await.unwrap_err();
-        let error = client
-            .call_tool("echo", json!({}))
-            .timeout(secs(5))
-            .await
-            .unwrap_err();
-
-        assert_says(&failure, &[&["`files`"][..], &words].concat());
-        assert_says(
-            &error,
-            &[&["`files`", "tools/call", "was not sent"][..], &words].concat(),
-        );
-        assert_eq!(
-            (error.kind().name(), error.delivery()),
-            ("not_ready", Delivery::NotSent),
-            "{row}"
-        );
-        assert_eq!(client.view().state, ServerState::Parked, "{row}");
-        assert!(start.elapsed() < secs(2), "{row}: {:?}", start.elapsed());
-        end(hub, &[]).await;
-    }
-}
-
-// FR-002
-#[tokio::test]
-async fn program_that_exits_at_once_is_told_with_its_status_and_its_last_words() {
-    let script = Script::new()
-        .stderr("usage: files DIR\nno directory given\n")
-        .exit(3);
-    let (config, server) = processes("files", &[script]);
-    let start = Instant::now();
-    let (hub, client) = hub_of(config);
-
-    let failure = client
-        .ready()
-        .within(secs(5))
-        .or_first_failure()
-        .await
-        .unwrap_err();
-
-    assert!(start.elapsed() < secs(2), "{:?}", start.elapsed());
-    assert_says(&failure, &["`files`", "exit status 3", "no directory given"]);
-    // The exit during the probe is followed by one start without.
-    assert!(server.starts().unwrap().len() >= 2);
-
-    let error = client
-        .call_tool("echo", json!({}))
-        .timeout(millis(100))
-        .await
-        .unwrap_err();
-
-    assert_timeout(&error, Stage::Connecting, Delivery::NotSent);
-    assert_says(&error, &["`files`", "exit status 3", "no directory given"]);
-    end(hub, &[&server]).await;
-}
-
 #[tokio::test]
 async fn program_that_never_says_anything_of_use_is_given_up_in_time() {
-    let stamp = r#"while read -r _; do echo '{"jsonrpc":"2.0","id":0,"result":{}}'; done"#;
     let table = [
         ("silent", "while read -r _; do :; done", "no answer"),
         (
@@ -105,12 +23,6 @@ async fn program_that_never_says_anything_of_use_is_given_up_in_time() {
             "a flood of words",
             "exec yes Welcome",
             "no answer, but something that is no message",
-        ),
-        // FR-025
-        (
-            "another id",
-            stamp,
-            "no answer, but an answer to the unknown id 0",
         ),
     ];
     for (row, script, words) in table {
@@ -133,227 +45,52 @@ async fn program_that_never_says_anything_of_use_is_given_up_in_time() {
     }
 }
 
-/// Each row's server answers a call that is made under way of something odd, and goes on as if nothing were.
+/// Each row's server does something odd besides answering its call.
 #[tokio::test]
 async fn oddity_costs_only_itself() {
     let modern = || Script::modern().expect("tools/call");
-    let legacy = || Script::legacy("2025-11-25").expect("tools/call");
     let log = r#"{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"x"}}"#;
-    let large = "x".repeat(1 << 10);
     let table = [
-        // FR-011
-        (
-            "junk before the opening",
-            Script::new().raw("Server started").raw("\t\t").serve(),
-        ),
-        (
-            "junk before an answer",
-            modern().raw("12:00 [info] called").raw("").answer(done()),
-        ),
-        (
-            "junk that looks like JSON",
-            modern()
-                .raw(r#"{"level":"info"}"#)
-                .raw("[]")
-                .raw("{")
-                .answer(done()),
-        ),
-        // FR-014
-        (
-            "no UTF-8",
-            modern().raw_bytes(&[0xff, 0xfe, b'\n']).answer(done()),
-        ),
         (
             "lines that end in CR LF",
             modern().raw_bytes(b"\r\n\r\n").answer(done()).raw_bytes(b"\r\n"),
-        ),
-        // FR-012
-        (
-            "5 MiB in one line",
-            modern()
-                .raw_bytes(br#"{"jsonrpc":"2.0","method":"notifications/message","params":{"data":""#)
-                .repeat(&large, 5 << 10)
-                .raw(r#""}}"#)
-                .answer(done()),
-        ),
-        // FR-015
-        ("much on stderr", Script::new().stderr(&large.repeat(100)).serve()),
-        (
-            "more on stderr",
-            modern().stderr(&large.repeat(256)).answer(done()),
-        ),
-        // FR-023
-        (
-            "the id as a string",
-            modern()
-                .raw(r#"{"jsonrpc":"2.0","id":"${/id}","result":{"resultType":"complete","content":[]}}"#),
-        ),
-        // FR-024
-        (
-            "an error without an id",
-            legacy()
-                .raw(STRAY_ERROR)
-                .raw(&STRAY_ERROR.replace("null", "7000"))
-                .answer(done()),
-        ),
-        // FR-026
-        (
-            "an error for a notification",
-            Script::legacy("2025-11-25")
-                .raw(&STRAY_ERROR.replace(r#""id":null,"#, ""))
-                .serve(),
-        ),
-        // FR-027
-        (
-            "progress that nobody asked for",
-            modern()
-                .notify(
-                    "notifications/progress",
-                    json!({"progressToken": "tool-call-4", "progress": 1}),
-                )
-                .notify(
-                    "notifications/progress",
-                    json!({"progressToken": 0, "progress": 1}),
-                )
-                .notify(
-                    "notifications/progress",
-                    json!({"progressToken": "${/id}", "progress": 1}),
-                )
-                .answer(done())
-                .notify(
-                    "notifications/progress",
-                    json!({"progressToken": "${/id}", "progress": 2}),
-                ),
-        ),
-        // FR-028
-        (
-            "logs around the handshake",
-            Script::new()
-                .expect_refusing("initialize")
-                .raw(log)
-                .answer(results::initialize("2025-11-25"))
-                .raw(log)
-                .serve(),
-        ),
-        (
-            "notifications that are none",
-            legacy()
-                .notify("notifications/nobody/knows", json!({}))
-                .notify("notifications/tools/list_changed", json!("params"))
-                .notify("", json!([]))
-                .raw(&format!("[{log},{log}]"))
-                .answer(done()),
-        ),
-        (
-            "a request without params",
-            legacy()
-                .raw(r#"{"jsonrpc":"2.0","id":"s1","method":"roots/list"}"#)
-                .answer(done()),
         ),
         (
             "an answer that comes twice",
             modern().answer(done()).answer_with_id("${/id}", done()),
         ),
         // FR-032
-        (
-            "10,000 notifications",
-            modern().repeat(&format!("{log}\n"), 10_000).answer(done()),
-        ),
+        ("10,000 notifications", modern().flood(log, 10_000).answer(done())),
     ];
     for (row, script) in table {
-        let (config, server) = processes("files", &[script.serve()]);
-        let (hub, client) = hub_of(config);
-
-        // The first is answered by the row, the second by the ordinary server that it becomes.
-        for call in ["first", "second"] {
-            let answer = client
-                .call_tool("echo", json!({"text": "done"}))
-                .timeout(secs(10))
-                .await;
-            assert!(
-                answer.is_ok(),
-                "{row}, {call} call: {}",
-                told(&answer.unwrap_err())
-            );
-        }
-
-        at_rest(&hub).await;
-        assert_eq!(server.starts().unwrap().len(), 1, "{row}: it is the same process");
-        end(hub, &[&server]).await;
+        assert_harmless(row, script).await;
     }
 }
 
-// FR-012
+// FR-017
 #[tokio::test]
-async fn answer_of_5_mib_is_delivered_whole() {
-    let text = "${/params/arguments/text}";
-    let (config, server) = processes(
-        "files",
-        &[Script::modern().expect("tools/call").answer(results::text(text))],
-    );
-    let (hub, client) = hub_of(config);
-    let large = "0123456789abcdef".repeat(5 << 16);
+async fn call_without_an_answer_ends_at_its_limit() {
+    let (config, server) = processes("files", &[Script::modern().expect("tools/call").serve()]);
+    let (hub, client) = ready(config).await;
+    let start = Instant::now();
 
-    let result = client
-        .call_tool("echo", json!({"text": large}))
-        .timeout(secs(20))
+    let error = client
+        .call_tool("echo", json!({}))
+        .timeout(millis(200))
         .await
-        .unwrap();
+        .unwrap_err();
 
-    assert!(result.text() == large, "{} bytes came back", result.text().len());
+    assert!(
+        (millis(200)..millis(1200)).contains(&start.elapsed()),
+        "{:?}",
+        start.elapsed()
+    );
+    assert_timeout(&error, Stage::Answer, Delivery::Unknown);
+    assert_says(&error, &["tools/call", "`files`", "200ms", "may have run"]);
+    assert_echo(&client, "next").await;
+    at_rest(&hub).await;
+    assert_eq!(server.starts().unwrap().len(), 1, "it is the same process");
     end(hub, &[&server]).await;
-}
-
-/// What each row's server writes to a call is no answer to it: it ends by its own limit, and the next one works.
-#[tokio::test]
-async fn call_without_an_answer_of_its_own_ends_at_its_limit() {
-    let table = [
-        // FR-017
-        ("no answer", Script::modern().expect("tools/call")),
-        // FR-024
-        (
-            "an error with a null id",
-            Script::modern().expect("tools/call").raw(STRAY_ERROR),
-        ),
-        // FR-025
-        (
-            "another id",
-            Script::modern().expect("tools/call").answer_with_id(0, done()),
-        ),
-        (
-            "an id of nobody",
-            Script::legacy("2025-11-25")
-                .expect("tools/call")
-                .answer_with_id(4711, done()),
-        ),
-        (
-            "an id of the opening",
-            Script::modern().expect("tools/call").answer_with_id(1, done()),
-        ),
-    ];
-    for (row, script) in table {
-        let (config, server) = processes("files", &[script.serve()]);
-        let (hub, client) = ready(config).await;
-        let start = Instant::now();
-
-        let error = client
-            .call_tool("echo", json!({}))
-            .timeout(millis(200))
-            .await
-            .unwrap_err();
-
-        assert!(
-            (millis(200)..millis(1200)).contains(&start.elapsed()),
-            "{row}: {:?}",
-            start.elapsed()
-        );
-        assert_timeout(&error, Stage::Answer, Delivery::Unknown);
-        assert_says(&error, &["tools/call", "`files`", "200ms", "may have run"]);
-        assert_echo(&client, "next").await;
-        at_rest(&hub).await;
-        assert_eq!(server.starts().unwrap().len(), 1, "{row}: it is the same process");
-        end(hub, &[&server]).await;
-    }
 }
 
 // FR-017
@@ -504,7 +241,10 @@ async fn call_given_up_before_it_was_written_is_never_heard_of() {
     assert_timeout(&error, Stage::Connecting, Delivery::NotSent);
     assert_echo(&client, "later").await;
     end(hub, &[&server]).await;
-    assert_eq!(methods(&server), ["server/discover", "tools/call"]);
+    assert_eq!(
+        methods_of(&server.transcript().unwrap()),
+        ["server/discover", "tools/call"]
+    );
 }
 
 // FR-022
@@ -528,46 +268,6 @@ async fn cancelled_call_that_is_answered_anyway_harms_nobody() {
     assert_echo(&client, "next").await;
     assert_eq!(server.starts().unwrap().len(), 1);
     end(hub, &[&server]).await;
-}
-
-// FR-001
-#[tokio::test]
-async fn exit_in_the_middle_of_calls_ends_them_all_and_the_next_call_meets_the_next_process() {
-    for opening in [Script::modern(), Script::legacy("2025-11-25")] {
-        let dying = opening
-            .expect("tools/call")
-            .expect("tools/call")
-            .expect("tools/list")
-            .stderr("out of memory\n")
-            .exit(7);
-        let (config, server) = processes("files", &[dying, Script::new().serve()]);
-        let (hub, client) = ready(config).await;
-        let start = Instant::now();
-
-        let (first, second, third) = tokio::join!(
-            client.call_tool("echo", json!({"text": "1"})).into_future(),
-            client.call_tool("echo", json!({"text": "2"})).into_future(),
-            client.list_tools().into_future(),
-        );
-
-        assert!(start.elapsed() < secs(1), "{:?}", start.elapsed());
-        for error in [first.unwrap_err(), second.unwrap_err(), third.unwrap_err()] {
-            assert!(
-                matches!(error.kind(), CallErrorKind::ConnectionDown { .. }),
-                "{error}"
-            );
-            assert_eq!(error.delivery(), Delivery::Unknown);
-            assert_says(
-                &error,
-                &["`files` may have run", "exit status 7", "out of memory"],
-            );
-        }
-        assert_echo(&client, "after").await;
-        assert_eq!(server.starts().unwrap().len(), 2);
-        assert_eq!(client.view().restarts, 1);
-        at_rest(&hub).await;
-        end(hub, &[&server]).await;
-    }
 }
 
 // FR-008
@@ -608,35 +308,6 @@ async fn last_answer_before_an_exit_is_not_overtaken_by_it() {
         assert_eq!(answer.unwrap().text(), "done", "round {round}");
         end(hub, &[&server]).await;
     }
-}
-
-// FR-016, FR-031
-#[tokio::test]
-async fn server_that_stops_reading_costs_its_own_calls_their_limits_and_nobody_else_anything() {
-    let (deaf, deaf_server) = processes("deaf", &[Script::modern().stop_reading()]);
-    let (good, good_server) = processes("good", &[Script::new().serve()]);
-    let hub = Hub::builder("suite", "1").servers([deaf, good]).start().unwrap();
-    let (deaf, good) = (hub.client("deaf").unwrap(), hub.client("good").unwrap());
-    deaf.ready().within(secs(10)).await.unwrap();
-    let start = Instant::now();
-
-    let large = "x".repeat(1 << 20);
-    let (first, second, ()) = tokio::join!(
-        deaf.call_tool("echo", json!({"text": large}))
-            .timeout(millis(300))
-            .into_future(),
-        deaf.call_tool("echo", json!({"text": "small"}))
-            .timeout(millis(300))
-            .into_future(),
-        assert_echo(&good, "meanwhile"),
-    );
-
-    assert!(start.elapsed() < millis(1300), "{:?}", start.elapsed());
-    // Of the large one a part is in the pipe; of the one behind it, nothing.
-    assert_timeout(&first.unwrap_err(), Stage::Answer, Delivery::Unknown);
-    assert_timeout(&second.unwrap_err(), Stage::Answer, Delivery::NotSent);
-    at_rest(&hub).await;
-    end(hub, &[&deaf_server, &good_server]).await;
 }
 
 // FR-030
@@ -765,35 +436,6 @@ async fn error_of_a_tool_is_the_callers_and_no_reason_to_reconnect() {
     end(hub, &[&server]).await;
 }
 
-const STRAY_ERROR: &str = r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32603,"message":"no idea"}}"#;
-
 fn done() -> Value {
     results::text("done")
-}
-
-#[track_caller]
-fn assert_timeout(error: &CallError, stage: Stage, delivery: Delivery) {
-    let found = match error.kind() {
-        CallErrorKind::Timeout { stage, .. } => Some(*stage),
-        _ => None,
-    };
-    assert_eq!((found, error.delivery()), (Some(stage), delivery), "{error}");
-}
-
-/// What the processes have read of one method.
-fn of(server: &StdioScript, method: &str) -> Vec<Value> {
-    let transcript = server.transcript().unwrap();
-    transcript
-        .into_iter()
-        .filter(|message| message["method"] == method)
-        .collect()
-}
-
-fn methods(server: &StdioScript) -> Vec<String> {
-    let transcript = server.transcript().unwrap();
-    transcript
-        .iter()
-        .filter_map(|message| message["method"].as_str())
-        .map(str::to_owned)
-        .collect()
 }

@@ -9,6 +9,7 @@ mod deadlines;
 mod endings;
 mod faults_http;
 mod faults_stdio;
+mod field_reports;
 mod handlers;
 mod headers;
 mod leaks;

@@ -3,7 +3,7 @@
 //! A hub on the thread of the test has all its logs captured at trace, whatever their target; the threaded form is
 //! the command line, run with `RUST_LOG=trace`.
 
-use crate::support::{Logs, at_rest, end, form, input, interim, processes, secs, told};
+use crate::support::{Logs, at_rest, end, form, input, interim, logged, processes, secs, told};
 use callboard::{
     CallError, CallErrorKind, Client, ElicitResult, Hub, InputKind, Outcome, PendingInput, Root, ServerConfig,
 };
@@ -13,10 +13,6 @@ use std::error::Error;
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
 use tokio::process::Command;
-use tokio::task::LocalSet;
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::fmt::format::FmtSpan;
-use tracing_subscriber::util::SubscriberInitExt as _;
 
 /// The planted tokens. Each begins alike, so that a part of one is found too.
 const STATE: &str = "planted-state";
@@ -515,14 +511,7 @@ impl Seen {
 /// Does this with all logs of this thread captured.
 async fn watched(scene: impl AsyncFnOnce(&Seen)) -> Seen {
     let seen = Seen::default();
-    let _guard = tracing_subscriber::fmt()
-        .with_env_filter(EnvFilter::new("trace"))
-        .with_span_events(FmtSpan::FULL)
-        .with_ansi(false)
-        .with_writer(seen.logs.clone())
-        .finish()
-        .set_default();
-    LocalSet::new().run_until(scene(&seen)).await;
+    logged(&seen.logs, async || scene(&seen).await).await;
     seen
 }
 

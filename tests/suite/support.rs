@@ -1,8 +1,10 @@
 //! Starts the real things that tests talk to, and ends them with the test.
 
 use bytes::Bytes;
-use callboard::{Client, Era, Hub, ServerConfig, memory};
-use callboard_testkit::{HttpScript, HttpStep, Router, Script, StdioScript, Transcript, results};
+use callboard::{
+    CallError, CallErrorKind, Client, Delivery, Era, Hub, Revision, ServerConfig, Stage, memory,
+};
+use callboard_testkit::{HttpScript, HttpStep, Recorded, Router, Script, StdioScript, Transcript, results};
 use serde_json::{Value, json};
 use std::error::Error;
 use std::io;
@@ -10,8 +12,11 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, LocalSet};
+use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::fmt::format::FmtSpan;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 /// A hub whose one server `mem` plays `script` on each connection.
 pub(crate) fn in_memory(script: Script) -> (ServerConfig, JoinHandle<Vec<Transcript>>) {
@@ -333,6 +338,39 @@ pub(crate) async fn assert_echo(client: &Client, text: &str) {
     assert_eq!(answer.unwrap().text(), text);
 }
 
+/// Calls the server, and checks that it was opened with this revision.
+pub(crate) async fn assert_opened(row: &str, client: &Client, revision: &str) {
+    let answer = client
+        .call_tool("echo", json!({"text": "open"}))
+        .timeout(secs(10))
+        .await;
+    let answer = answer.unwrap_or_else(|error| panic!("{row}: {}", told(&error)));
+    assert_eq!(answer.text(), "open", "{row}");
+    assert_eq!(
+        client.view().revision().map(Revision::as_str),
+        Some(revision),
+        "{row}"
+    );
+}
+
+/// A request of one client never has the id of another, over all processes.
+#[track_caller]
+pub(crate) fn assert_ids_differ(row: &str, messages: &[Value]) {
+    let requests = messages.iter().filter(|message| message.get("method").is_some());
+    let ids: Vec<&Value> = requests.filter_map(|message| message.get("id")).collect();
+    let mut distinct: Vec<String> = ids.iter().map(ToString::to_string).collect();
+    distinct.sort_unstable();
+    distinct.dedup();
+    assert_eq!(distinct.len(), ids.len(), "{row}: {ids:?}");
+}
+
+/// The names of what was posted, in order.
+pub(crate) fn posted(server: &HttpScript) -> Vec<String> {
+    let requests = server.requests();
+    let posts = requests.iter().filter(|request| request.http_method == "POST");
+    posts.map(|request| Recorded::name(request).to_owned()).collect()
+}
+
 pub(crate) fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
@@ -340,11 +378,72 @@ pub(crate) fn secs(seconds: u64) -> Duration {
 /// A server `name` of real processes, each of which plays one of `scripts`; the last is for all later ones too.
 pub(crate) fn processes(name: &str, scripts: &[Script]) -> (ServerConfig, StdioScript) {
     let server = StdioScript::sequence(scripts).unwrap();
-    let mut config = ServerConfig::stdio(name, server.program().to_str().unwrap());
-    for (key, value) in server.env() {
-        config = config.env(key, value.into_string().unwrap());
+    let config = ServerConfig::stdio(name, server.program().to_str().unwrap());
+    (with_env(config, &server), server)
+}
+
+/// The same behind a shell that does `text`, in which `"$PROGRAM"` is the program that plays the scripts.
+pub(crate) fn launched(name: &str, text: &str, scripts: &[Script]) -> (ServerConfig, StdioScript) {
+    let server = StdioScript::sequence(scripts).unwrap();
+    let config = shell(name, text).env("PROGRAM", server.program().to_str().unwrap());
+    (with_env(config, &server), server)
+}
+
+fn with_env(config: ServerConfig, server: &StdioScript) -> ServerConfig {
+    let variables = server.env().into_iter();
+    variables.fold(config, |config, (key, value)| {
+        config.env(key, value.into_string().unwrap())
+    })
+}
+
+/// What the processes have read of one method.
+pub(crate) fn of(server: &StdioScript, method: &str) -> Vec<Value> {
+    let transcript = server.transcript().unwrap();
+    transcript
+        .into_iter()
+        .filter(|message| message["method"] == method)
+        .collect()
+}
+
+/// The methods in what a server has read, in order.
+pub(crate) fn methods_of(transcript: &[Value]) -> Vec<String> {
+    transcript
+        .iter()
+        .filter_map(|message| message["method"].as_str())
+        .map(str::to_owned)
+        .collect()
+}
+
+/// Checks that what the server does besides costs nobody anything: its process answers two calls, and is asked for
+/// nothing else.
+///
+/// The script answers the first call, with `done` or in a way of its own, and is an ordinary server for the second.
+pub(crate) async fn assert_harmless(row: &str, script: Script) {
+    let (config, server) = processes("files", &[script.serve()]);
+    let (hub, client) = hub_of(config);
+
+    for call in ["first", "second"] {
+        let answer = client
+            .call_tool("echo", json!({"text": "done"}))
+            .timeout(secs(20))
+            .await;
+        let answer = answer.unwrap_or_else(|error| panic!("{row}, {call} call: {}", told(&error)));
+        assert_eq!(answer.text(), "done", "{row}, {call} call");
     }
-    (config, server)
+
+    at_rest(&hub).await;
+    assert_eq!(server.starts().unwrap().len(), 1, "{row}: it is the same process");
+    end(hub, &[&server]).await;
+}
+
+/// Checks that a call ended by a limit of its own.
+#[track_caller]
+pub(crate) fn assert_timeout(error: &CallError, stage: Stage, delivery: Delivery) {
+    let found = match error.kind() {
+        CallErrorKind::Timeout { stage, .. } => Some(*stage),
+        _ => None,
+    };
+    assert_eq!((found, error.delivery()), (Some(stage), delivery), "{error}");
 }
 
 /// A server `name` that is a shell script.
@@ -472,4 +571,16 @@ pub(crate) fn assert_says(error: &dyn Error, words: &[&str]) {
 
 pub(crate) fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
+}
+
+/// Does this with all logs of this thread captured, which are those of a hub that is started locally.
+pub(crate) async fn logged(logs: &Logs, scene: impl AsyncFnOnce()) {
+    let _guard = tracing_subscriber::fmt()
+        .with_env_filter(EnvFilter::new("trace"))
+        .with_span_events(FmtSpan::FULL)
+        .with_ansi(false)
+        .with_writer(logs.clone())
+        .finish()
+        .set_default();
+    LocalSet::new().run_until(scene()).await;
 }

@@ -129,10 +129,16 @@ pub enum Junk {
     BadId,
     /// The method is no string.
     #[error("the method is not a string")]
-    BadMethod,
+    BadMethod {
+        /// The id that it asks under.
+        id: Option<RequestId>,
+    },
     /// The params are neither an object nor an array.
     #[error("the params are neither an object nor an array")]
-    BadParams,
+    BadParams {
+        /// The id that it asks under.
+        id: Option<RequestId>,
+    },
     /// A method beside a result or an error.
     #[error("a request and a response at once")]
     Mixed,
@@ -244,9 +250,18 @@ impl Junk {
             | Self::NotJsonRpc
             | Self::Duplicate
             | Self::BadId
-            | Self::BadMethod
-            | Self::BadParams
+            | Self::BadMethod { .. }
+            | Self::BadParams { .. }
             | Self::Mixed => None,
+        }
+    }
+
+    /// The request that this was to be, of the peer's own.
+    #[must_use]
+    pub fn asks(&self) -> Option<&RequestId> {
+        match self {
+            Self::BadMethod { id } | Self::BadParams { id } => id.as_ref(),
+            _ => None, // nobody can say that it asks for anything
         }
     }
 }
@@ -388,10 +403,12 @@ impl Envelope {
         match (&self.method, &self.result, &self.error) {
             (Some(_), None, None) if null_id => Err(Junk::BadId),
             (Some(method), None, None) => {
-                let method = text(&bytes[method.clone()])
-                    .map(Method::from)
-                    .ok_or(Junk::BadMethod)?;
-                let params = self.params(bytes)?;
+                let Some(method) = text(&bytes[method.clone()]).map(Method::from) else {
+                    return Err(Junk::BadMethod { id });
+                };
+                let Some(params) = self.params(bytes) else {
+                    return Err(Junk::BadParams { id });
+                };
                 Ok(match id {
                     Some(id) => Frame::Request { id, method, params },
                     None => Frame::Notification { method, params },
@@ -419,12 +436,15 @@ impl Envelope {
         }
     }
 
-    fn params(&self, bytes: &Bytes) -> Result<Option<Bytes>, Junk> {
-        let Some(span) = &self.params else { return Ok(None) };
+    /// The params, where there are any; `None` where they are what params may not be.
+    fn params(&self, bytes: &Bytes) -> Option<Option<Bytes>> {
+        let Some(span) = &self.params else {
+            return Some(None);
+        };
         match bytes[span.start] {
-            b'{' | b'[' => Ok(Some(bytes.slice(span.clone()))),
-            b'n' => Ok(None),
-            _ => Err(Junk::BadParams),
+            b'{' | b'[' => Some(Some(bytes.slice(span.clone()))),
+            b'n' => Some(None),
+            _ => None,
         }
     }
 
@@ -618,10 +638,11 @@ mod tests {
             (r#"{"jsonrpc":"2.0","id":9007199254740992.0,"result":{}}"#, J::BadId),
             (r#"{"jsonrpc":"2.0","id":1e400,"result":{}}"#, J::BadId),
             (r#"{"jsonrpc":"2.0","id":[1],"error":{"code":1}}"#, J::BadId),
-            (r#"{"jsonrpc":"2.0","method":7}"#, J::BadMethod),
-            (r#"{"jsonrpc":"2.0","method":null}"#, J::BadMethod),
-            (r#"{"jsonrpc":"2.0","method":"ping","params":"none"}"#, J::BadParams),
-            (r#"{"jsonrpc":"2.0","id":1,"method":"ping","params":0}"#, J::BadParams),
+            (r#"{"jsonrpc":"2.0","method":7}"#, J::BadMethod { id: None }),
+            (r#"{"jsonrpc":"2.0","id":1,"method":7}"#, J::BadMethod { id: Some(id(1)) }),
+            (r#"{"jsonrpc":"2.0","method":null}"#, J::BadMethod { id: None }),
+            (r#"{"jsonrpc":"2.0","method":"ping","params":"none"}"#, J::BadParams { id: None }),
+            (r#"{"jsonrpc":"2.0","id":1,"method":"ping","params":0}"#, J::BadParams { id: Some(id(1)) }),
             (r#"{"jsonrpc":"2.0","id":1,"method":"ping","result":{}}"#, J::Mixed),
             (r#"{"jsonrpc":"2.0","id":1,"method":"ping","error":{"code":1}}"#, J::Mixed),
             (r#"{"jsonrpc":"2.0","id":1}"#, J::Shapeless { id: Some(id(1)) }),

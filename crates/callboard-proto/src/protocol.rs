@@ -790,8 +790,27 @@ impl<W> Protocol<W> {
             Some(key) => self.settle(key, Outcome::Violation(Violation::Malformed(reason))),
             None => {
                 self.note_stray(|| Stray::Junk(reason.clone()));
+                if let Some(id) = reason.asks() {
+                    self.refuse_malformed(id, &reason);
+                }
                 self.effects.push_back(Effect::Odd(Oddity::Junk(reason)));
             }
+        }
+    }
+
+    /// Tells a legacy server that its request makes no sense (FR-028), once it is known to be one.
+    fn refuse_malformed(&mut self, id: &RequestId, reason: &Junk) {
+        let may_answer = match &self.phase {
+            Phase::Opening(opening) => opening.machine.is_initializing(),
+            Phase::Ready(ready) => ready.dialect.answers_requests(),
+            Phase::Closing | Phase::Over => false,
+        };
+        if may_answer {
+            let code = match reason {
+                Junk::BadParams { .. } => asked::INVALID_PARAMS,
+                _ => asked::INVALID_REQUEST,
+            };
+            self.reply(id, Err((code, &reason.to_string())));
         }
     }
 

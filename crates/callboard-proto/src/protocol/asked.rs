@@ -14,9 +14,9 @@ use std::collections::HashMap;
 const OPEN: usize = 512;
 
 /// -32600 invalid request (JSON-RPC 2.0).
-const INVALID_REQUEST: i64 = -32600;
+pub(super) const INVALID_REQUEST: i64 = -32600;
 /// -32602 invalid params (JSON-RPC 2.0).
-const INVALID_PARAMS: i64 = -32602;
+pub(super) const INVALID_PARAMS: i64 = -32602;
 /// -32603 internal error (JSON-RPC 2.0).
 pub const INTERNAL_ERROR: i64 = -32603;
 

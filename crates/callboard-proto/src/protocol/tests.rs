@@ -546,6 +546,40 @@ fn requests_of_a_server_are_answered_in_the_legacy_era_only() {
     }
 }
 
+// FR-028
+#[test]
+fn request_that_cannot_be_read_is_refused_in_the_legacy_era_only() {
+    let junk = |rig: &mut Rig| {
+        for text in [
+            r#"{"jsonrpc":"2.0","id":"s1","method":"ping","params":"none"}"#,
+            r#"{"jsonrpc":"2.0","id":7,"method":7}"#,
+            r#"{"jsonrpc":"2.0","method":"notifications/x","params":"none"}"#,
+        ] {
+            let reason = Frame::parse(text.into()).next().unwrap().unwrap_err();
+            let origin = Origin::Standing;
+            rig.event(Event::Junk { origin, reason });
+        }
+        rig.drain()
+    };
+    let refused = [
+        "send answer \"s1\" error -32602",
+        "junk",
+        "send answer 7 error -32600",
+        "junk",
+        "junk",
+    ];
+
+    assert_eq!(junk(&mut Rig::ready(Channel::Pipe, Era::Legacy)), refused);
+    assert_eq!(junk(&mut Rig::ready(Channel::Pipe, Era::Modern)), ["junk"; 3]);
+    let mut rig = Rig::new(Channel::Pipe);
+    rig.event(Event::Up);
+    rig.drain();
+    assert_eq!(junk(&mut rig), ["junk"; 3], "not before it is known to be legacy");
+    rig.frame(&json!({"jsonrpc": "2.0", "id": 1, "error": {"code": -32601, "message": "no"}}));
+    rig.drain();
+    assert_eq!(junk(&mut rig), refused);
+}
+
 // PING-01: also before the handshake is over; never before the server is known to be legacy
 #[test]
 fn an_early_ping_is_answered_as_soon_as_the_server_is_known_to_be_legacy() {

@@ -1,0 +1,176 @@
+//! What people keep running into with MCP clients, and what this one does: a row for each report, with the scenes
+//! that play it.
+//!
+//! `FR-0xx` is a number of the project's collection of field reports. A row names its report, says where the right
+//! behaviour of the report is not ours and why, and lists its scenes; each is a test of its own,
+//! `field_reports::fr_0xx::scene`. The scenes are in the modules below, by the groups of the collection: a peer that is
+//! scripted as the report tells, and what must come of it.
+
+mod correlation;
+mod era;
+mod framing;
+mod process;
+
+/// Makes a module of tests of each row, and the table itself.
+macro_rules! field_reports {
+    ($($id:ident $report:literal $(differs $why:literal)? { $($group:ident :: $scene:ident),+ $(,)? })+) => {
+        $(
+            #[doc = $report]
+            mod $id {
+                $(
+                    #[tokio::test]
+                    async fn $scene() {
+                        super::$group::$scene().await;
+                    }
+                )+
+            }
+        )+
+
+        const TABLE: &[Row] = &[$(
+            Row {
+                id: stringify!($id),
+                report: $report,
+                differs: &[$($why)?],
+            },
+        )+];
+    };
+}
+
+/// A report, and where we do otherwise.
+struct Row {
+    /// `fr_0xx`.
+    id: &'static str,
+    report: &'static str,
+    differs: &'static [&'static str],
+}
+
+field_reports! {
+    // Process life and death
+
+    fr_001 "a call waits for ever when the server's process ends before it has answered" {
+        process::exit_ends_every_call_with_status_and_last_words,
+    }
+    fr_002 "the opening hangs when the program exits at once" {
+        process::program_that_exits_at_once_is_told_with_status_and_last_words,
+        process::program_that_exits_twice_is_a_failed_start_and_one_that_answers_oddly_is_not,
+    }
+    fr_003 "only the launcher is killed, and the real server below it lives on" {
+        process::close_ends_the_server_behind_its_launcher,
+    }
+    fr_004 "children survive where the kill was left to a runtime that goes down" {
+        process::no_process_outlives_a_program_that_drops_its_runtime_or_panics,
+    }
+    fr_005 "shutting down hangs on a child that ignores the polite signs" {
+        process::close_climbs_the_ladder_within_its_bound,
+        process::close_may_come_twice_and_in_the_middle_of_a_call,
+    }
+    fr_009 "a missing program or directory shows up as a closed connection" {
+        process::start_that_cannot_succeed_is_told_and_not_tried_again,
+    }
+
+    // stdio framing, bytes and pipes
+
+    fr_011 "one line of plain text on stdout ends the reader" differs
+        "the log has the reason and the count, never the line, which may hold anything" {
+        framing::lines_that_are_no_message_cost_nothing,
+        framing::lines_that_are_no_message_are_logged_now_and_then,
+    }
+    fr_012 "a message longer than 64 KiB breaks the reader" {
+        framing::answer_of_5_mib_is_delivered_whole,
+        framing::notification_of_5_mib_costs_nothing,
+    }
+    fr_013 "memory grows without end where no newline comes" {
+        framing::line_without_end_ends_the_connection_and_the_child,
+        framing::line_of_the_limit_passes_and_a_longer_one_costs_its_own_call,
+        framing::long_line_of_nobody_ends_all_calls_in_flight,
+    }
+    fr_014 "bytes that are not UTF-8 throw out of the read loop" {
+        framing::bytes_that_are_no_text_cost_nothing,
+    }
+    fr_015 "nobody reads stderr, and the child blocks on it" {
+        framing::stderr_is_drained_before_and_after_the_opening,
+        framing::stderr_is_never_read_as_protocol,
+    }
+    fr_016 "the child stops reading, and no limit reaches the caller" {
+        framing::server_that_stops_reading_costs_its_own_calls_their_limits,
+    }
+
+    // Ids and odd JSON-RPC messages
+
+    fr_023 "a gateway gives numeric ids back as strings" {
+        correlation::id_that_comes_back_as_a_string_is_ours,
+    }
+    fr_024 "an error with a null id stops the reader, or hangs its request" differs
+        "the log has the error's code and no text of the server's, which may hold anything" {
+        correlation::error_without_an_id_leaves_the_call_to_its_limit_over_stdio,
+        correlation::error_without_an_id_answers_its_own_post_over_http,
+    }
+    fr_025 "a server stamps every answer with id 0" {
+        correlation::answer_to_another_id_is_given_to_nobody,
+        correlation::opening_answered_under_another_id_fails_by_its_limit,
+    }
+    fr_026 "a notification is answered with an error that has no id" {
+        correlation::error_for_a_notification_costs_nothing,
+    }
+    fr_027 "progress under a token that was never given is taken for a fault" {
+        correlation::progress_under_strange_tokens_costs_nothing,
+    }
+    fr_028 "a log message around the handshake, or one that makes no sense, stops the reader" {
+        correlation::notifications_around_the_handshake_cost_nothing,
+        correlation::notifications_that_are_none_cost_nothing,
+        correlation::malformed_request_of_a_legacy_server_gets_an_error,
+    }
+
+    // Era detection and version negotiation
+
+    fr_084 "an old stdio server never answers the probe" {
+        era::silence_to_the_probe_and_to_initialize_means_one_more_process,
+        era::slow_process_is_opened_by_its_answer_to_initialize,
+        era::silent_server_is_not_probed_again_at_its_next_start,
+    }
+    fr_085 "an old stdio server exits when it is probed" {
+        era::process_that_dies_of_the_probe_is_started_once_more_without_it,
+        era::verdict_of_a_process_that_died_of_the_probe_is_kept,
+    }
+    fr_086 "the fallback knows one error code only" differs
+        "a 5xx is no verdict however often it comes (ERA-13): the server is probed again, and one that answers 500 to \
+         whatever it does not know is pinned to the legacy era in the configuration" {
+        era::any_error_of_an_old_process_means_legacy,
+        era::any_refusal_of_an_old_http_server_means_legacy,
+        era::failure_of_a_gateway_is_no_verdict,
+    }
+    fr_087 "method not found arrives with HTTP status 200" {
+        era::method_not_found_under_200_means_legacy,
+    }
+    fr_088 "the remembered era is never looked at again" {
+        era::upgraded_and_rolled_back_processes_are_found_out_anew,
+        era::process_that_refuses_the_remembered_opening_is_probed_once,
+    }
+    fr_089 "a version header on `initialize` is rejected, and later requests carry the wrong one" {
+        era::initialize_has_no_version_header_and_all_later_requests_the_negotiated_one,
+    }
+    fr_090 "a server that offers an older revision is refused" {
+        era::older_revision_is_accepted_over_stdio,
+        era::older_revision_is_accepted_over_http,
+    }
+}
+
+/// The groups that have their place here.
+const EXPECTED: [std::ops::RangeInclusive<u32>; 5] = [1..=5, 9..=9, 11..=16, 23..=28, 84..=90];
+
+#[test]
+fn every_report_of_the_groups_has_its_row() {
+    let expected: Vec<String> = EXPECTED
+        .into_iter()
+        .flatten()
+        .map(|n| format!("fr_{n:03}"))
+        .collect();
+
+    let rows: Vec<&str> = TABLE.iter().map(|row| row.id).collect();
+
+    assert_eq!(rows, expected);
+    for Row { id, report, differs } in TABLE {
+        assert!(report.len() > 20, "{id} says what was reported");
+        assert!(differs.iter().all(|why| why.len() > 20), "{id} says why");
+    }
+}
