@@ -3,6 +3,7 @@
 //! What a server writes may be megabytes long, or hold line ends that forge a log line; the values themselves stay
 //! as they came, only how they are shown is bounded.
 
+use std::any::Any;
 use std::fmt::{self, Write as _};
 
 /// Shows a text on one line: at most 80 characters of it, with `…` where there were more.
@@ -21,6 +22,16 @@ impl fmt::Display for Brief<'_> {
             f.write_char('…')?;
         }
         Ok(())
+    }
+}
+
+/// What a panic said, for the error that takes its place.
+#[must_use]
+pub fn panic_text(payload: &(dyn Any + Send)) -> String {
+    match (payload.downcast_ref::<&str>(), payload.downcast_ref::<String>()) {
+        (Some(text), _) => (*text).to_owned(),
+        (_, Some(text)) => text.clone(),
+        _ => "without a text".to_owned(),
     }
 }
 

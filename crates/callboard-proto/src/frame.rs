@@ -489,6 +489,13 @@ impl fmt::Display for RequestId {
     }
 }
 
+/// The request of ours that a message answers, as far as its first 4 KiB tell: for one that is too large to be
+/// scanned.
+#[must_use]
+pub fn key_of_large(message: &[u8]) -> Option<u64> {
+    key_in_head(&message[..message.len().min(HEAD)])
+}
+
 /// The request of ours that a message answers, as far as its first bytes tell; see [`id_in_head`].
 pub(crate) fn key_in_head(head: &[u8]) -> Option<u64> {
     id_in_head(head)?.as_key()

@@ -18,7 +18,7 @@ use crate::deadline::later;
 use crate::frame::{ErrorObject, Frame, Junk, RequestId};
 use crate::method::Method;
 use crate::revision::{Era, Revision};
-use crate::wire::{Down, Refusal, StartFailure, StreamFailure};
+use crate::wire::{Down, Refusal, StreamFailure};
 use bytes::Bytes;
 use serde::Deserialize;
 use std::fmt;
@@ -335,9 +335,7 @@ impl OpeningFailureKind {
         match self {
             Self::Unauthorized | Self::Forbidden | Self::NotMcp | Self::NotHttpSse => true,
             Self::NoSharedRevision { .. } | Self::ExcludedEra { .. } => true,
-            Self::Down(Down::Start(failure)) => !matches!(failure, StartFailure::Other(_)),
-            Self::Down(Down::Stream(failure)) => matches!(failure, StreamFailure::Endpoint(_)),
-            Self::Down(_) => false,
+            Self::Down(down) => down.is_configuration(),
             // An error may pass, and a server that has it may answer as a modern one then.
             Self::NotModern | Self::Refused => false,
             Self::Unavailable(_) | Self::NoAnswer(_) | Self::Unreachable => false,
@@ -718,7 +716,7 @@ impl Opening {
     fn down_while_probing(&mut self, down: Down) -> Step {
         self.attempt(Method::DISCOVER, WENT_DOWN.to_owned());
         // ERA-18. A program that cannot be started has not been asked anything.
-        if self.may_restart() && matches!(down, Down::Exited { .. }) {
+        if self.may_restart() && down.is_by_server() {
             return self.reopen(Way::Unprobed, None);
         }
         self.fail(OpeningFailureKind::Down(down))
@@ -882,7 +880,7 @@ impl Opening {
 
     fn down_while_initializing(&mut self, down: Down) -> Step {
         self.attempt(Method::INITIALIZE, WENT_DOWN.to_owned());
-        if matches!(down, Down::Exited { .. }) {
+        if down.is_by_server() {
             if self.probe_was_left_open() && self.may_restart() {
                 return self.reopen(Way::Unprobed, None);
             }

@@ -200,6 +200,8 @@ pub enum Down {
     Closed,
     /// The program could not be started.
     Start(StartFailure),
+    /// No connection could be made, where there is no program to start.
+    Connect(ConnectFailure),
     /// The child process ended, or closed its output.
     Exited {
         /// Exit code or signal in words, `exit status 1`; `None` where it is not known.
@@ -207,6 +209,8 @@ pub enum Down {
         /// The last lines of its stderr, at most 2 KiB.
         stderr: String,
     },
+    /// The server closed the connection, where it is no child process.
+    HungUp,
     /// A message of the server was far larger than the limit (in bytes).
     TooLarge(usize),
     /// The stream that HTTP+SSE lives on could not be opened.
@@ -257,11 +261,72 @@ impl fmt::Display for StreamFailure {
     }
 }
 
+/// Why no connection could be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ConnectFailure {
+    /// There is nothing at the path of the socket.
+    NoSuchSocket(String),
+    /// What is at that path is no socket, or none for byte streams.
+    NotASocket(String),
+    /// The socket, or the way to it, may not be used.
+    NotPermitted(String),
+    /// The path cannot be that of a socket.
+    BadPath {
+        /// The path.
+        path: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The socket is there, and nobody listens.
+    Refused(String),
+    /// Somebody listens, and accepts nothing.
+    Busy {
+        /// The path.
+        path: String,
+        /// How long it was tried.
+        after: Duration,
+    },
+    /// Anything else; the text says what.
+    Other(String),
+}
+
+impl Down {
+    /// Whether it was the server that ended the connection, as one does that cannot bear what it was sent.
+    #[must_use]
+    pub fn is_by_server(&self) -> bool {
+        matches!(self, Self::Exited { .. } | Self::HungUp)
+    }
+
+    /// Whether only a change of the configuration can mend it, so that trying again is of no use.
+    #[must_use]
+    pub fn is_configuration(&self) -> bool {
+        match self {
+            Self::Start(failure) => !matches!(failure, StartFailure::Other(_)),
+            Self::Connect(failure) => match failure {
+                ConnectFailure::NotASocket(_)
+                | ConnectFailure::NotPermitted(_)
+                | ConnectFailure::BadPath { .. } => true,
+                // The server may be started later than this client, or be started again.
+                ConnectFailure::NoSuchSocket(_)
+                | ConnectFailure::Refused(_)
+                | ConnectFailure::Busy { .. }
+                | ConnectFailure::Other(_) => false,
+            },
+            Self::Stream(failure) => matches!(failure, StreamFailure::Endpoint(_)),
+            Self::Closed | Self::Exited { .. } | Self::HungUp => false,
+            Self::TooLarge(_) | Self::NotReading | Self::Io(_) | Self::Vanished => false,
+        }
+    }
+}
+
 impl fmt::Display for Down {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Closed => f.write_str("closed by this client"),
             Self::Start(failure) => failure.fmt(f),
+            Self::Connect(failure) => failure.fmt(f),
+            Self::HungUp => f.write_str("the server closed the connection"),
             Self::Exited { status, stderr } => {
                 match status {
                     Some(status) => write!(f, "the server ended with {status}")?,
@@ -293,6 +358,35 @@ impl fmt::Display for StartFailure {
             Self::NoSuchDirectory(path) => write!(f, "no working directory `{path}`; check `cwd`"),
             Self::NotPermitted(name) => write!(f, "`{name}` may not be run; check its permissions"),
             Self::Other(text) => write!(f, "the program could not be started: {text}"),
+        }
+    }
+}
+
+impl fmt::Display for ConnectFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoSuchSocket(path) => {
+                write!(
+                    f,
+                    "there is no socket `{path}`; start its server, or check the path"
+                )
+            }
+            Self::NotASocket(path) => write!(f, "`{path}` is no socket for byte streams; check the path"),
+            Self::NotPermitted(path) => {
+                write!(
+                    f,
+                    "the socket `{path}` may not be used; check its permissions and those of its folders"
+                )
+            }
+            Self::BadPath { path, reason } => {
+                write!(f, "`{path}` cannot be the path of a socket, {reason}")
+            }
+            Self::Refused(path) => write!(f, "nobody listens at the socket `{path}`; start its server"),
+            Self::Busy { path, after } => write!(
+                f,
+                "the server at the socket `{path}` accepted no connection within {after:?}; look at its log"
+            ),
+            Self::Other(text) => write!(f, "no connection could be made: {text}"),
         }
     }
 }

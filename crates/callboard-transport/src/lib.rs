@@ -7,16 +7,20 @@
 //!              Batch of Event, at most 32, with credit
 //! ```
 //! A transport is opened by a function that never fails and never waits: [`stdio::open`], [`http::open`],
-//! [`memory::open`]. What goes wrong comes back as an [`Event::Down`], once,
+//! [`unix::open`], [`stream::open`], [`custom::open`], [`memory::open`]. What goes wrong comes back as an [`Event::Down`], once,
 //! whatever ends the tasks. All tasks run on the current `LocalSet` and end with the [`Link`].
 //!
 //! Start reading at [`Link`] and [`Events`].
 
+pub mod custom;
+mod early;
 mod framing;
 pub mod http;
 mod inbox;
 pub mod memory;
 pub mod stdio;
+pub mod stream;
+pub mod unix;
 
 use callboard_proto::wire::{Command, Down, Event};
 use std::cell::Cell;

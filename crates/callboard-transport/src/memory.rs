@@ -12,12 +12,14 @@
 //! Start reading at [`open`]; where a connection is to be opened again and again, at [`listen`].
 
 use crate::inbox::Inbox;
+use crate::stream::{Posted, StreamConfig};
 use crate::{BATCH, Events, Link, Post, WireMark, take_batch};
 use bytes::Bytes;
-use callboard_proto::frame::Frame;
+use callboard_proto::frame::key_of_large;
 use callboard_proto::wire::{Command, Down, Ended, Event, Key, Outgoing, StartFailure};
 use std::cell::Cell;
 use std::collections::VecDeque;
+use std::future::ready;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,20 +27,11 @@ use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::task::AbortOnDropHandle;
 
-/// How many commands may wait for the writer.
-const COMMANDS: usize = 4096;
-
 /// How many messages may wait on either side of a connection of [`listen`].
 const MESSAGES: usize = 1024;
 
 /// How many connections may wait to be accepted.
 const BACKLOG: usize = 64;
-
-/// How long the peer may read nothing while something is queued for it.
-const STALL_LIMIT: Duration = Duration::from_secs(30);
-
-/// How long after `Close` the peer may take to read what is queued and to go.
-const CLOSE_GRACE: Duration = Duration::from_secs(2);
 
 /// The client's end of a connection, to be given to [`open`].
 #[derive(Debug)]
@@ -79,22 +72,59 @@ pub fn pair(limit: usize) -> (End, Peer) {
 /// Opens the connection; must be called on a `LocalSet`. Never waits and never fails.
 #[must_use = "dropping the link ends the connection"]
 pub fn open(end: End, events: Events) -> Link {
-    let (post, posts) = mpsc::channel(COMMANDS);
+    // What is in memory already is not too large for it.
+    let config = StreamConfig {
+        frame_limit: usize::MAX,
+        ..StreamConfig::default()
+    };
+    let (post, posts) = mpsc::channel(config.queue);
+    let posted = Posted {
+        early: Vec::new(),
+        posts,
+    };
+    let gone = Down::Exited {
+        status: None,
+        stderr: String::new(),
+    };
+    let (reader, writer) = tasks(&config, end, posted, events, ready(gone));
+    // The reader comes first: it says `Up`.
+    let tasks = vec![
+        AbortOnDropHandle::new(tokio::task::spawn_local(reader)),
+        AbortOnDropHandle::new(tokio::task::spawn_local(writer)),
+    ];
+    Link::new(post, tasks)
+}
+
+/// The two tasks of a connection: the reader, which ends with the peer, and the writer, which ends with the link.
+/// `gone` is asked why the peer has ended, where it was not us.
+pub(crate) fn tasks<F: Future<Output = Down>>(
+    config: &StreamConfig,
+    end: End,
+    posted: Posted,
+    events: Events,
+    gone: F,
+) -> (
+    impl Future<Output = ()> + use<F>,
+    impl Future<Output = ()> + use<F>,
+) {
     let closing = Rc::new(Cell::new(false));
-    let reader = read(end.incoming, events.clone(), closing.clone());
+    let reader = read(
+        end.incoming,
+        config.frame_limit,
+        events.clone(),
+        closing.clone(),
+        gone,
+    );
     let writer = Writer {
         peer: Some(end.outgoing),
         waiting: VecDeque::new(),
         phase: Phase::Open {
             moved: Instant::now(),
         },
+        close_grace: config.close_grace,
+        stall_limit: config.stall_limit,
     };
-    // The reader comes first: it says `Up`.
-    let tasks = vec![
-        AbortOnDropHandle::new(tokio::task::spawn_local(reader)),
-        AbortOnDropHandle::new(tokio::task::spawn_local(writer.run(posts, events, closing))),
-    ];
-    Link::new(post, tasks)
+    (reader, writer.run(posted, events, closing))
 }
 
 impl Peer {
@@ -119,6 +149,11 @@ impl Peer {
     /// [`Gone`] once the client has dropped the connection. A client that has closed it still reads.
     pub async fn send(&self, message: Bytes) -> Result<(), Gone> {
         self.outgoing.send(message).await.map_err(|_| Gone)
+    }
+
+    /// Its two directions: what the client sends, and what it is sent.
+    pub(crate) fn split(self) -> (mpsc::Receiver<Bytes>, mpsc::Sender<Bytes>) {
+        (self.incoming, self.outgoing)
     }
 
     /// Ends the connection; what has been sent still arrives.
@@ -178,25 +213,29 @@ impl Listener {
 }
 
 /// Delivers what the peer sends, until it is gone.
-async fn read(mut incoming: mpsc::Receiver<Bytes>, events: Events, closing: Rc<Cell<bool>>) {
+async fn read(
+    mut incoming: mpsc::Receiver<Bytes>,
+    limit: usize,
+    events: Events,
+    closing: Rc<Cell<bool>>,
+    gone: impl Future<Output = Down>,
+) {
     let _lifeline = events.lifeline();
     events.send(vec![Event::Up]).await;
     let mut inbox = Inbox::new(events.clone());
     let mut received = Vec::new();
     while incoming.recv_many(&mut received, BATCH).await > 0 {
         for message in received.drain(..) {
-            inbox.push_parsed(Frame::parse(message)).await;
+            if message.len() > limit {
+                let key = key_of_large(&message);
+                inbox.push(Event::TooLarge { key, limit }).await;
+            } else if let Err(down) = inbox.push_message(message).await {
+                return events.down(down);
+            }
         }
         inbox.flush().await;
     }
-    events.down(if closing.get() {
-        Down::Closed
-    } else {
-        Down::Exited {
-            status: None,
-            stderr: String::new(),
-        }
-    });
+    events.down(if closing.get() { Down::Closed } else { gone.await });
 }
 
 /// The task that hands messages to the peer, and the owner of those not yet handed over.
@@ -205,6 +244,8 @@ struct Writer {
     peer: Option<mpsc::Sender<Bytes>>,
     waiting: VecDeque<Waiting>,
     phase: Phase,
+    close_grace: Duration,
+    stall_limit: Duration,
 }
 
 struct Waiting {
@@ -224,11 +265,27 @@ enum Phase {
 
 impl Writer {
     /// Runs until the [`Link`] is dropped.
-    async fn run(mut self, mut posts: mpsc::Receiver<Post>, events: Events, closing: Rc<Cell<bool>>) {
+    async fn run(mut self, posted: Posted, events: Events, closing: Rc<Cell<bool>>) {
         let _lifeline = events.lifeline();
         let mut replies = Vec::new();
-        let mut received = Vec::new();
+        let Posted {
+            early: mut received,
+            mut posts,
+        } = posted;
         loop {
+            for Post { command, mark } in received.drain(..) {
+                match command {
+                    Command::Send { key, message, .. } => self.queue(Waiting { key, mark, message }),
+                    Command::Abort { key } => replies.push(Event::Ended {
+                        key,
+                        how: self.abort(key),
+                    }),
+                    Command::Close => {
+                        closing.set(true);
+                        self.close();
+                    }
+                }
+            }
             self.hand_over();
             let deadline = self.deadline();
             tokio::select! {
@@ -236,16 +293,6 @@ impl Writer {
                 taken = posts.recv_many(&mut received, BATCH) => {
                     if taken == 0 {
                         return;
-                    }
-                    for Post { command, mark } in received.drain(..) {
-                        match command {
-                            Command::Send { key, message, .. } => self.queue(Waiting { key, mark, message }),
-                            Command::Abort { key } => replies.push(Event::Ended { key, how: self.abort(key) }),
-                            Command::Close => {
-                                closing.set(true);
-                                self.close();
-                            }
-                        }
                     }
                 }
                 credit = events.credit(), if !replies.is_empty() => {
@@ -314,7 +361,7 @@ impl Writer {
     fn close(&mut self) {
         if matches!(self.phase, Phase::Open { .. }) {
             self.phase = Phase::Closing {
-                until: Instant::now() + CLOSE_GRACE,
+                until: Instant::now() + self.close_grace,
             };
         }
     }
@@ -327,7 +374,7 @@ impl Writer {
 
     fn deadline(&self) -> Option<Instant> {
         match self.phase {
-            Phase::Open { moved } if !self.waiting.is_empty() => Some(moved + STALL_LIMIT),
+            Phase::Open { moved } if !self.waiting.is_empty() => Some(moved + self.stall_limit),
             Phase::Closing { until } => Some(until),
             Phase::Open { .. } | Phase::Over => None,
         }

@@ -7,7 +7,7 @@
 
 use actix::dev::channel::{AddressReceiver, channel};
 use actix::{Actor, Addr, AsyncContext as _, Context};
-use std::any::Any;
+use callboard_proto::brief::panic_text;
 use tokio::task::{JoinError, JoinHandle};
 
 /// A mailbox whose actor does not exist yet: the address can be given away first.
@@ -49,14 +49,6 @@ fn exit_from(error: JoinError) -> Exit {
     match error.try_into_panic() {
         Ok(payload) => Exit::Panicked(panic_text(&*payload)),
         Err(_) => Exit::Aborted,
-    }
-}
-
-fn panic_text(payload: &(dyn Any + Send)) -> String {
-    match (payload.downcast_ref::<&str>(), payload.downcast_ref::<String>()) {
-        (Some(text), _) => (*text).to_owned(),
-        (_, Some(text)) => text.clone(),
-        _ => "a panic without a text".to_owned(),
     }
 }
 

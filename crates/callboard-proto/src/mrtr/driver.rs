@@ -1,6 +1,7 @@
 //! The loop driven by functions of the caller: no connection, no runtime of a certain kind.
 
 use super::{Caps, Failed, InputRequest, Rounds, Turn};
+use crate::brief::panic_text;
 use crate::dialect::{Verdict, judge_modern};
 use crate::frame::{Frame, ResultType};
 use crate::message::{ClientCapabilities, RawJson};
@@ -150,7 +151,7 @@ where
                     };
                     let handled = catch_unwind(AssertUnwindSafe(|| (options.handle_input)(input)));
                     let handling =
-                        handled.map_err(|panic| failed(HandlerError::Panicked(text_of(&*panic))))?;
+                        handled.map_err(|panic| failed(HandlerError::Panicked(panic_text(&*panic))))?;
                     let answer = Caught(Box::pin(handling)).await.map_err(failed)?;
                     if !is_object(&answer) {
                         let reason = "it is no JSON object".to_owned();
@@ -172,7 +173,7 @@ impl<F: Future<Output = Result<RawJson, HandlerError>>> Future for Caught<F> {
 
     fn poll(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<Self::Output> {
         let polled = catch_unwind(AssertUnwindSafe(|| self.0.as_mut().poll(task)));
-        polled.unwrap_or_else(|panic| Poll::Ready(Err(HandlerError::Panicked(text_of(&*panic)))))
+        polled.unwrap_or_else(|panic| Poll::Ready(Err(HandlerError::Panicked(panic_text(&*panic)))))
     }
 }
 
@@ -191,14 +192,6 @@ fn type_of(result: &Bytes) -> ResultType {
     match Frame::parse(text.into()).next() {
         Some(Ok(Frame::Result { result_type, .. })) => result_type,
         _ => ResultType::Other("unreadable".into()),
-    }
-}
-
-fn text_of(panic: &(dyn std::any::Any + std::marker::Send)) -> String {
-    match (panic.downcast_ref::<&str>(), panic.downcast_ref::<String>()) {
-        (Some(text), _) => (*text).to_owned(),
-        (_, Some(text)) => text.clone(),
-        _ => "without a text".to_owned(),
     }
 }
 

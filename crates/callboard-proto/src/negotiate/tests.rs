@@ -1,6 +1,7 @@
 //! The tables of the opening.
 
 use super::*;
+use crate::wire::{ConnectFailure, StartFailure};
 use serde_json::{Value, json};
 
 fn at() -> Instant {
@@ -662,6 +663,8 @@ fn after_a_silent_probe_the_answer_to_initialize_decides() {
         ("late discover, then silence", vec![Input::Discovered(modern()), Input::Timeout], S::Modern),
         ("silence", vec![Input::Timeout], S::Reopen(Way::Unprobed)),
         ("exit", vec![Input::Down(exited())], S::Reopen(Way::Unprobed)),
+        ("hangup", vec![Input::Down(Down::HungUp)], S::Reopen(Way::Unprobed)),
+        ("fault", vec![Input::Down(Down::Io("x".into()))], S::Fail("down")),
     ];
     for (name, inputs, expected) in table {
         let start = at();
@@ -729,6 +732,23 @@ fn the_limits_of_the_opening_over_a_pipe() {
         Some(start + secs(60)),
         "a restarted process gets the rest"
     );
+}
+
+// ERA-18: over a socket a server ends the connection, and a new one is opened without the probe
+#[test]
+fn only_a_server_that_ends_the_connection_itself_is_opened_without_the_probe() {
+    let table = [
+        (exited(), S::Reopen(Way::Unprobed)),
+        (Down::HungUp, S::Reopen(Way::Unprobed)),
+        (Down::Io("reset".into()), S::Fail("down")),
+        (Down::NotReading, S::Fail("down")),
+        (Down::Vanished, S::Fail("down")),
+    ];
+    for (down, expected) in table {
+        let (mut opening, now) = brought_to(In::Probing, Channel::Pipe);
+        let step = opening.handle(Input::Down(down.clone()), now);
+        assert_eq!(kind(&step), expected, "{down:?}");
+    }
 }
 
 fn unprobed() -> Reopened {
@@ -909,5 +929,37 @@ fn a_failure_names_what_came_instead_of_an_answer() {
             panic!("{step:?}")
         };
         assert_eq!(failure.attempts[1].outcome, expected);
+    }
+}
+
+#[test]
+fn what_may_pass_by_itself_is_no_fault_of_the_configuration() {
+    let path = || "/run/x.sock".to_owned();
+    let bad_path = ConnectFailure::BadPath {
+        path: path(),
+        reason: "it is empty".into(),
+    };
+    let busy = ConnectFailure::Busy {
+        path: path(),
+        after: Duration::from_secs(10),
+    };
+    let table = [
+        (Down::Start(StartFailure::NoSuchProgram(path())), true),
+        (Down::Start(StartFailure::Other(path())), false),
+        (Down::Connect(ConnectFailure::NotASocket(path())), true),
+        (Down::Connect(ConnectFailure::NotPermitted(path())), true),
+        (Down::Connect(bad_path), true),
+        // A daemon that is started later than its client, or anew.
+        (Down::Connect(ConnectFailure::NoSuchSocket(path())), false),
+        (Down::Connect(ConnectFailure::Refused(path())), false),
+        (Down::Connect(busy), false),
+        (Down::Connect(ConnectFailure::Other(path())), false),
+        (exited(), false),
+        (Down::HungUp, false),
+    ];
+    for (down, expected) in table {
+        let told = down.to_string();
+        let kind = OpeningFailureKind::Down(down);
+        assert_eq!(kind.is_configuration(), expected, "{told}");
     }
 }

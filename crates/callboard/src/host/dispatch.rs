@@ -9,10 +9,10 @@
 use super::notices::{Notice, Notices};
 use super::{HandlerContext, Handlers};
 use callboard_proto::Method;
+use callboard_proto::brief::panic_text;
 use callboard_proto::message::{ClientCapabilities, RawJson};
 use callboard_proto::mrtr::{HandlerError, InputKind, InputRequest};
 use futures_util::FutureExt as _;
-use std::any::Any;
 use std::fmt;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -219,7 +219,7 @@ pub(super) async fn caught<T>(work: impl Future<Output = T>) -> Result<T, String
     AssertUnwindSafe(work)
         .catch_unwind()
         .await
-        .map_err(|panic| text_of(&*panic))
+        .map_err(|panic| panic_text(&*panic))
 }
 
 /// Works until it is told to stop, which comes first: a place that frees up then starts no handler.
@@ -228,14 +228,6 @@ async fn until<T>(stop: &CancellationToken, work: impl Future<Output = T>) -> Op
         biased;
         () = stop.cancelled() => None,
         done = work => Some(done),
-    }
-}
-
-fn text_of(panic: &(dyn Any + Send)) -> String {
-    match (panic.downcast_ref::<&str>(), panic.downcast_ref::<String>()) {
-        (Some(text), _) => (*text).to_owned(),
-        (_, Some(text)) => text.clone(),
-        _ => "without a text".to_owned(),
     }
 }
 
