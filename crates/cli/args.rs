@@ -48,7 +48,7 @@ pub(crate) struct Global {
     /// One server, named `_`: a command to start, quoted as in a shell
     #[arg(long, global = true, value_name = "'CMD ARG…'", allow_hyphen_values = true)]
     pub(crate) stdio: Option<String>,
-    /// One server, named `_`: a Streamable HTTP endpoint
+    /// One server, named `_`: a Streamable HTTP endpoint, or a socket as unix:///run/x.sock
     #[arg(long, global = true, value_name = "URL")]
     pub(crate) url: Option<String>,
     /// A header for --url, as often as needed; its value is never shown
@@ -79,7 +79,7 @@ pub(crate) enum Command {
     Doctor(DoctorArgs),
     /// Measures calls per second and latencies against a server, and prints one line of JSON
     Bench(BenchArgs),
-    /// Is a demo server of the era that --era names, on stdin and stdout or over HTTP
+    /// Is a demo server of the era that --era names, on stdin and stdout, over HTTP or on a Unix socket
     #[command(hide = true)]
     DemoServer(DemoServerArgs),
 }
@@ -184,6 +184,9 @@ pub(crate) struct DemoServerArgs {
     /// Serve over HTTP on this port of 127.0.0.1; 0 lets the system choose
     #[arg(long, value_name = "PORT", num_args = 0..=1, default_missing_value = "0")]
     pub(crate) http: Option<u16>,
+    /// Serve on a Unix socket, which is made at this path
+    #[arg(long, value_name = "FILE", conflicts_with = "http")]
+    pub(crate) unix: Option<PathBuf>,
 }
 
 /// The choice of an era, as a value of a flag.

@@ -185,9 +185,10 @@ async fn measured(hub: &Hub, args: &BenchArgs, workload: Workload) -> Result<Fig
     }
     run.latencies.sort_unstable();
     Ok(Figures {
-        transport: match view.origin.contains("://") {
-            true => "http",
-            false => "stdio",
+        transport: match &view.origin {
+            origin if target::is_socket(origin) => "unix",
+            origin if origin.contains("://") => "http",
+            _ => "stdio",
         },
         era: view.era().map(|era| era.to_string()).unwrap_or_default(),
         ready_ms: ready.as_secs_f64() * 1e3,

@@ -73,7 +73,7 @@ impl Report {
                 } = &error
                 {
                     report.attempts = failure.attempts.iter().map(Step::of).collect();
-                    report.advice = Some(advice(&failure.kind));
+                    report.advice = Some(advice(&failure.kind, target::is_socket(&report.origin)));
                 }
                 report.failed(&error.into());
             }
@@ -280,8 +280,15 @@ fn offers(capabilities: &ServerCapabilities) -> Vec<String> {
 }
 
 /// What to change.
-fn advice(kind: &OpeningFailureKind) -> &'static str {
+fn advice(kind: &OpeningFailureKind, is_socket: bool) -> &'static str {
     match kind {
+        OpeningFailureKind::Down(_) if is_socket => {
+            "check the path of the socket, that its server runs, and what its log says"
+        }
+        OpeningFailureKind::NoAnswer(_) if is_socket => {
+            "look at the log of the server behind the socket; --era legacy leaves out the question that some old servers \
+             never answer"
+        }
         OpeningFailureKind::NoSharedRevision { .. } => {
             "update the server, or this client: they share no revision"
         }

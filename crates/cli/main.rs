@@ -113,6 +113,6 @@ async fn run(args: Args, output: &Output) -> Result<Exit, CliError> {
             attend(hub, start, async |hub| doctor::run(&command, hub, output).await).await
         }
         Command::Bench(command) => bench::run(global, &command, output).await,
-        Command::DemoServer(command) => demo_server::run(global.era, command.http).await,
+        Command::DemoServer(command) => demo_server::run(global.era, &command).await,
     }
 }

@@ -90,7 +90,12 @@ pub(crate) fn child(flag: &str, command: &str) -> Result<ServerConfig, CliError>
 
 /// The server behind --url.
 pub(crate) fn endpoint(url: &str, headers: &[String]) -> Result<ServerConfig, CliError> {
-    let mut server = ServerConfig::http(AD_HOC, url)?;
+    let mut server = ServerConfig::url(AD_HOC, url)?;
+    if is_socket(url) && !headers.is_empty() {
+        return Err(CliError::Usage(
+            "nothing carries a --header over a Unix socket; leave it out".to_owned(),
+        ));
+    }
     for header in headers {
         // What is not understood is not shown either: it may be all secret.
         let Some((name, value)) = header.split_once(':') else {
@@ -101,4 +106,10 @@ pub(crate) fn endpoint(url: &str, headers: &[String]) -> Result<ServerConfig, Cl
         server = server.header(name.trim(), value.trim());
     }
     Ok(server)
+}
+
+/// Whether a URL, or the origin of a server, names a Unix socket.
+pub(crate) fn is_socket(url: &str) -> bool {
+    url.split_once(':')
+        .is_some_and(|(scheme, _)| scheme.eq_ignore_ascii_case("unix"))
 }

@@ -31,7 +31,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Era;
 use crate::gate::{DISCOVER, Gate, Verdict};
-use crate::server::{OnCrash, Server};
+use crate::server::{OnCrash, Server, crashed};
 
 /// Serves any number of clients over Streamable HTTP, at `/mcp`, in tasks of the current runtime.
 ///
@@ -93,12 +93,7 @@ impl HttpDemo {
     ///
     /// Once there was one it returns at once, with the status of the last. It can be dropped at any time.
     pub async fn crashed(&self) -> i32 {
-        let mut crashed = self.crashed.clone();
-        match crashed.wait_for(Option::is_some).await.map(|status| *status) {
-            Ok(Some(status)) => status,
-            // Without a server there is nothing left that could crash.
-            Ok(None) | Err(_) => std::future::pending().await,
-        }
+        crashed(self.crashed.clone()).await
     }
 
     /// Stops listening, cuts every connection, and returns when both are done.

@@ -8,8 +8,8 @@
 //!            │
 //!            └─► what a server of one era alone refuses
 //! ```
-//! `rmcp` would serve both eras at once; `gate.rs` narrows it to one. Start reading at [`serve_stdio`] and
-//! [`serve_http`]; what the servers offer is in `tools.rs` and `catalog.rs`.
+//! `rmcp` would serve both eras at once; `gate.rs` narrows it to one. Start reading at [`serve_stdio`],
+//! [`serve_unix`] and [`serve_http`]; what the servers offer is in `tools.rs` and `catalog.rs`.
 
 mod catalog;
 mod era;
@@ -18,7 +18,9 @@ mod http;
 mod server;
 mod stdio;
 mod tools;
+mod unix;
 
 pub use era::{Era, UnknownEra};
 pub use http::{HttpDemo, serve_http};
-pub use stdio::serve_stdio;
+pub use stdio::{serve_stdio, serve_stream};
+pub use unix::{UnixDemo, serve_unix};

@@ -3,14 +3,18 @@
 //! ```text
 //! callboard-demo stdio --era modern
 //! callboard-demo http --era legacy --port 4300
+//! callboard-demo unix --era modern --path /run/demo.sock
 //! ```
-//! Over HTTP the URL is the one line on standard output. The tool `crash` ends the process in both modes.
+//! Over HTTP the URL is the one line on standard output, over a Unix socket its path, once it is listened on. The
+//! tool `crash` ends the process in all modes.
 
+use std::fmt::Display;
 use std::io::{self, Write};
 use std::net::Ipv4Addr;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use callboard_demo::{Era, serve_http, serve_stdio};
+use callboard_demo::{Era, serve_http, serve_stdio, serve_unix};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
@@ -36,12 +40,13 @@ async fn main() -> ExitCode {
 enum Command {
     Stdio { era: Era },
     Http { era: Era, port: u16 },
+    Unix { era: Era, path: PathBuf },
 }
 
 impl Command {
     fn parse(mut args: impl Iterator<Item = String>) -> Result<Self, String> {
         let mode = args.next().ok_or("no mode given")?;
-        let (mut era, mut port) = (None, None);
+        let (mut era, mut port, mut path) = (None, None, None);
         while let Some(option) = args.next() {
             let value = args.next().ok_or_else(|| format!("`{option}` needs a value"))?;
             match option.as_str() {
@@ -53,6 +58,7 @@ impl Command {
                             .map_err(|error| format!("port `{value}`: {error}"))?,
                     );
                 }
+                "--path" if mode == "unix" => path = Some(value.into()),
                 _ => return Err(format!("unknown option `{option}`")),
             }
         }
@@ -62,6 +68,10 @@ impl Command {
             "http" => Ok(Self::Http {
                 era,
                 port: port.unwrap_or(0),
+            }),
+            "unix" => Ok(Self::Unix {
+                era,
+                path: path.ok_or("no `--path` given")?,
             }),
             _ => Err(format!("unknown mode `{mode}`")),
         }
@@ -73,17 +83,27 @@ impl Command {
             Self::Stdio { era } => serve_stdio(era).await.map(|()| 0),
             Self::Http { era, port } => {
                 let demo = serve_http(era, (Ipv4Addr::LOCALHOST, port).into()).await?;
-                let mut stdout = io::stdout();
-                writeln!(stdout, "{}", demo.url())?;
-                stdout.flush()?;
+                announce(demo.url())?;
+                Ok(demo.crashed().await)
+            }
+            Self::Unix { era, path } => {
+                let demo = serve_unix(era, path).await?;
+                announce(demo.path().display())?;
                 Ok(demo.crashed().await)
             }
         }
     }
 }
 
+fn announce(place: impl Display) -> io::Result<()> {
+    let mut stdout = io::stdout();
+    writeln!(stdout, "{place}")?;
+    stdout.flush()
+}
+
 const USAGE: &str = "usage: callboard-demo stdio --era modern|legacy
-       callboard-demo http --era modern|legacy [--port N]";
+       callboard-demo http --era modern|legacy [--port N]
+       callboard-demo unix --era modern|legacy --path FILE";
 
 #[cfg(test)]
 mod tests {
@@ -107,6 +127,15 @@ mod tests {
                     port: 4300,
                 }),
             ),
+            (
+                "unix --path a --era modern",
+                Ok(Command::Unix {
+                    era: Era::Modern,
+                    path: "a".into(),
+                }),
+            ),
+            ("unix --era modern", Err("no `--path` given")),
+            ("http --era modern --path a", Err("unknown option `--path`")),
             ("stdio --era modern --port 1", Err("unknown option `--port`")),
             ("stdio", Err("no `--era` given")),
             ("stdio --era", Err("`--era` needs a value")),

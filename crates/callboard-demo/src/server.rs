@@ -32,6 +32,15 @@ pub(crate) enum OnCrash {
     Report(watch::Sender<Option<i32>>),
 }
 
+/// Waits for a crash, and gives the status that the process should have ended with.
+pub(crate) async fn crashed(mut status: watch::Receiver<Option<i32>>) -> i32 {
+    match status.wait_for(Option::is_some).await.map(|status| *status) {
+        Ok(Some(status)) => status,
+        // Without a server there is nothing left that could crash.
+        Ok(None) | Err(_) => std::future::pending().await,
+    }
+}
+
 impl Server {
     pub(crate) fn new(era: Era, on_crash: OnCrash) -> Self {
         let states = RequestStateCodec::try_new(STATE_KEY).expect("the key has 32 bytes and more");

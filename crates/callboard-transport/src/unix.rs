@@ -135,3 +135,16 @@ fn longest() -> usize {
 fn shown(path: &Path) -> String {
     path.display().to_string()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Root may do everything, so no real socket can show this to every user who runs the tests.
+    #[tokio::test]
+    async fn refused_permission_is_told_as_such() {
+        let error = io::Error::from(ErrorKind::PermissionDenied);
+        let failure = explain(Path::new("/run/x.sock"), error).await;
+        assert_eq!(failure, ConnectFailure::NotPermitted("/run/x.sock".to_owned()));
+    }
+}

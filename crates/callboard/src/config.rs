@@ -1,22 +1,24 @@
 //! What a server is and how to reach it: names, transports, limits.
 
 mod file;
+mod url;
 
 use crate::error::ConfigError;
 use crate::options::{Defaults, declare};
+use ::url::Url;
 use callboard_proto::message::ClientCapabilities;
 use callboard_proto::mrtr::InputKind;
 use callboard_proto::negotiate::EraChoice;
-use callboard_transport::memory;
+use callboard_transport::custom::Transport;
+use callboard_transport::{memory, unix};
 pub(crate) use file::read_file;
 use http::{HeaderName, HeaderValue};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
-use url::Url;
 
 /// The key that the user gave a server. Servers are told apart by it, never by what they report of themselves.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -83,7 +85,9 @@ pub struct ServerConfig {
 pub(crate) enum Reach {
     Stdio(StdioSettings),
     Http(HttpSettings),
+    Unix(PathBuf),
     Memory(memory::Connector),
+    Custom(Arc<dyn Transport>),
 }
 
 #[derive(Clone)]
@@ -131,36 +135,65 @@ impl ServerConfig {
         )
     }
 
-    /// A server behind a URL, spoken to over Streamable HTTP.
+    /// A server behind a URL, spoken to over Streamable HTTP. For a URL of any kind there is [`ServerConfig::url`].
     ///
     /// # Errors
     ///
     /// [`ConfigError::Url`] for anything but an absolute `http` or `https` URL with a host.
     pub fn http(name: impl Into<String>, url: &str) -> Result<Self, ConfigError> {
-        let name = name.into();
-        let refused = |reason: String| ConfigError::Url {
-            server: name.clone(),
-            reason,
-        };
-        let url: Url = url
-            .parse()
-            .map_err(|error: url::ParseError| refused(error.to_string()))?;
-        if !matches!(url.scheme(), "http" | "https") {
-            return Err(refused(format!(
-                "its scheme is `{}`; use http or https",
-                url.scheme()
-            )));
-        }
-        if url.host_str().is_none_or(str::is_empty) {
-            return Err(refused("it has no host".to_owned()));
-        }
-        Ok(Self::new(
-            name,
-            Reach::Http(HttpSettings {
-                url,
-                headers: Vec::new(),
+        let config = Self::url(name, url)?;
+        match config.reach {
+            Reach::Http(_) => Ok(config),
+            _ => Err(ConfigError::Url {
+                server: config.name,
+                reason: "its scheme is `unix`; use `ServerConfig::unix`, or `ServerConfig::url` for either"
+                    .to_owned(),
             }),
-        ))
+        }
+    }
+
+    /// A server that listens on a Unix socket, spoken to as over stdio: one message per line.
+    ///
+    /// It is somebody else who starts it. While it is not there, or nobody listens, connecting is tried again like
+    /// a connection that went down, after pauses that grow to 30 s. A relative path starts at this process's
+    /// working directory.
+    #[must_use]
+    pub fn unix(name: impl Into<String>, path: impl Into<PathBuf>) -> Self {
+        Self::new(name.into(), Reach::Unix(path.into()))
+    }
+
+    /// A server behind a URL: `http` and `https` as with [`ServerConfig::http`], `unix:///run/x.sock` as with
+    /// [`ServerConfig::unix`].
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError::Url`] for any other.
+    pub fn url(name: impl Into<String>, url: &str) -> Result<Self, ConfigError> {
+        let name = name.into();
+        match url::read(url) {
+            Ok(url::Target::Http(url)) => {
+                let headers = Vec::new();
+                Ok(Self::new(name, Reach::Http(HttpSettings { url, headers })))
+            }
+            Ok(url::Target::Unix(path)) => Ok(Self::unix(name, path)),
+            Err(reason) => Err(ConfigError::Url { server: name, reason }),
+        }
+    }
+
+    /// A server that is reached by a transport of your own; see [`Transport`].
+    ///
+    /// ```
+    /// use callboard::{ServerConfig, Wire, transport_fn};
+    /// use tokio::net::TcpStream;
+    ///
+    /// let tcp = ServerConfig::transport(
+    ///     "tcp",
+    ///     transport_fn(|| async { Ok(Wire::bytes(TcpStream::connect("10.0.0.7:4000").await?)) }),
+    /// );
+    /// ```
+    #[must_use]
+    pub fn transport(name: impl Into<String>, transport: impl Transport) -> Self {
+        Self::new(name.into(), Reach::Custom(Arc::new(transport)))
     }
 
     /// A server in this process, reached through memory: for tests, with a paused clock too.
@@ -170,7 +203,7 @@ impl ServerConfig {
     }
 
     /// Every server of an `mcpServers` file, as other hosts write it: `command`, `args`, `env` and `cwd`, or `url` and
-    /// `headers`, and `type` (`stdio`, `http`). A server with `"disabled": true` is left out; other members are
+    /// `headers`, and `type` (`stdio`, `http`, `unix`). A server with `"disabled": true` is left out; other members are
     /// ignored, and `${…}` is not expanded.
     ///
     /// # Errors
@@ -196,9 +229,15 @@ impl ServerConfig {
         }
     }
 
-    /// Checks what no type can: the name and the headers.
+    /// Checks what no type can: the name, the headers, the path of a socket.
     pub(crate) fn check(&self) -> Result<ServerName, ConfigError> {
         let name = self.name.parse()?;
+        if let Reach::Unix(path) = &self.reach {
+            unix::check(path).map_err(|failure| ConfigError::Server {
+                server: self.name.clone(),
+                reason: failure.to_string(),
+            })?;
+        }
         if let Reach::Http(http) = &self.reach {
             for (header, value) in &http.headers {
                 check_header(header, value).map_err(|reason| ConfigError::Header {
@@ -336,7 +375,7 @@ impl ServerConfig {
         self
     }
 
-    /// How long start and opening may take together. Default 60 s over stdio, 30 s over HTTP.
+    /// How long start and opening may take together. Default 60 s, over HTTP 30 s.
     #[must_use]
     pub fn start_limit(mut self, limit: Duration) -> Self {
         self.start_limit = Some(limit);
@@ -363,9 +402,11 @@ impl ServerConfig {
 
     /// What the transport is called in telemetry.
     pub(crate) fn network(&self) -> &'static str {
-        match self.reach {
+        match &self.reach {
             Reach::Stdio(_) | Reach::Memory(_) => "pipe",
             Reach::Http(_) => "tcp",
+            Reach::Unix(_) => "unix",
+            Reach::Custom(transport) => transport.network(),
         }
     }
 
@@ -431,18 +472,30 @@ impl fmt::Debug for ServerConfig {
                 "headers",
                 &http.headers.iter().map(|(name, _)| name).collect::<Vec<_>>(),
             ),
+            Reach::Unix(path) => debug.field("socket", path),
             Reach::Memory(_) => debug.field("memory", &true),
+            Reach::Custom(transport) => debug.field("origin", &transport.origin()),
         };
         debug.field("era", &self.era).finish_non_exhaustive()
     }
 }
 
-/// Where a server is, without what may be secret: scheme, host and port, or the program.
+/// Where a server is, without what may be secret: scheme, host and port, the socket, or the program.
 pub(crate) fn origin(reach: &Reach) -> String {
     match reach {
         Reach::Stdio(stdio) => stdio.program.clone(),
         Reach::Http(http) => origin_of(&http.url),
+        Reach::Unix(path) => unix_url(path),
         Reach::Memory(_) => "memory".to_owned(),
+        Reach::Custom(transport) => transport.origin(),
+    }
+}
+
+/// The socket as it can be given again, where its path is a whole one.
+fn unix_url(path: &Path) -> String {
+    match Url::from_file_path(path) {
+        Ok(url) => format!("unix://{}", url.path()),
+        Err(()) => format!("unix:{}", path.display()),
     }
 }
 
@@ -484,6 +537,7 @@ mod tests {
             "ws://h/x",
             "http://user:s3cret@[::1",
             "javascript:s3cret",
+            "unix:///run/s3cret.sock",
         ] {
             let error = ServerConfig::http("docs", url).unwrap_err().to_string();
             assert!(error.contains("docs"), "{error}");
@@ -509,6 +563,29 @@ mod tests {
             .unwrap()
             .header("Authorization", "Bearer x");
         assert!(good.check().is_ok());
+    }
+
+    #[test]
+    fn a_path_that_no_socket_can_have_is_refused() {
+        for (path, words) in [
+            (String::new(), "it is empty"),
+            ("/x".repeat(100), "it has 200 bytes, and the system takes 10"),
+            ("a\0b".to_owned(), "NUL"),
+        ] {
+            let error = ServerConfig::unix("u", path).check().unwrap_err().to_string();
+            assert!(error.contains("server `u`") && error.contains(words), "{error}");
+        }
+        assert!(ServerConfig::unix("u", "x.sock").check().is_ok());
+    }
+
+    #[test]
+    fn a_socket_is_shown_as_it_can_be_given() {
+        for url in ["unix:///run/x.sock", "unix:///a%20b/x.sock"] {
+            let config = ServerConfig::url("u", url).unwrap();
+            assert_eq!(origin(&config.reach), url);
+            assert_eq!(config.network(), "unix");
+        }
+        assert_eq!(origin(&ServerConfig::unix("u", "x.sock").reach), "unix:x.sock");
     }
 
     // SEC-10

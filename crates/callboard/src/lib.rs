@@ -64,6 +64,7 @@ pub use callboard_proto::mrtr::{Cap, HandlerError, InputKind, InputRequest};
 pub use callboard_proto::negotiate::{Attempt, EraChoice, OpeningFailure, OpeningFailureKind};
 pub use callboard_proto::protocol::Violation;
 pub use callboard_proto::{Era, Method, Revision};
+pub use callboard_transport::custom::{Transport, TransportError, TransportFuture, Wire, transport_fn};
 pub use callboard_transport::memory;
 pub use client::{Client, Ready};
 pub use config::{ServerConfig, ServerName};

@@ -15,7 +15,9 @@ use callboard_proto::negotiate::{Channel, Known, OpeningConfig, Reopened};
 use callboard_proto::protocol::Config;
 use callboard_transport::http::{Clients, HttpConfig};
 use callboard_transport::stdio::{Reaper, StdioConfig};
-use callboard_transport::{Events, Link, http, memory, stdio};
+use callboard_transport::stream::StreamConfig;
+use callboard_transport::unix::UnixConfig;
+use callboard_transport::{Events, Link, custom, http, memory, stdio, unix};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
@@ -155,7 +157,17 @@ impl Spawner {
                 let settings = self.http_config(slot, config, settings);
                 (http::open(&settings, &self.clients, events), Channel::Http)
             }
+            Reach::Unix(path) => {
+                let mut settings = UnixConfig::new(path);
+                settings.stream = stream_config(config);
+                (unix::open(&settings, events), Channel::Pipe)
+            }
             Reach::Memory(connector) => (memory_link(connector, events), Channel::Pipe),
+            Reach::Custom(transport) => {
+                let (transport, runtime) = (Arc::clone(transport), slot.dispatcher.runtime());
+                let link = custom::open(&stream_config(config), transport, runtime, events);
+                (link, Channel::Pipe)
+            }
         }
     }
 
@@ -175,9 +187,20 @@ fn stdio_config(slot: &Slot, config: &ServerConfig, settings: &StdioSettings) ->
     stdio.inherit_env = settings.inherit_env;
     stdio.cwd.clone_from(&settings.cwd);
     stdio.frame_limit = config.frame_limit;
-    // Room for every request, its cancel, and the answers to the server.
-    stdio.queue = stdio.queue.max(2 * config.max_in_flight + 2048);
+    stdio.queue = stdio.queue.max(queue(config));
     stdio
+}
+
+fn stream_config(config: &ServerConfig) -> StreamConfig {
+    let mut stream = StreamConfig::default();
+    stream.frame_limit = config.frame_limit;
+    stream.queue = stream.queue.max(queue(config));
+    stream
+}
+
+/// Room for every request, its cancel, and the answers to the server.
+fn queue(config: &ServerConfig) -> usize {
+    2 * config.max_in_flight + 2048
 }
 
 fn memory_link(connector: &memory::Connector, events: Events) -> Link {

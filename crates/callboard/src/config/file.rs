@@ -3,12 +3,13 @@
 //! ```json
 //! {"mcpServers": {
 //!   "files": {"command": "npx", "args": ["-y", "…"], "env": {"KEY": "value"}, "cwd": "/srv"},
-//!   "docs": {"url": "https://docs.example.com/mcp", "headers": {"Authorization": "Bearer …"}}
+//!   "docs": {"url": "https://docs.example.com/mcp", "headers": {"Authorization": "Bearer …"}},
+//!   "mail": {"url": "unix:///run/mail/mcp.sock"}
 //! }}
 //! ```
 //! A server with `"disabled": true` is left out. Members that are not known here are ignored: other hosts keep settings of their own in the same file.
 
-use super::{ServerConfig, ServerName};
+use super::{Reach, ServerConfig, ServerName};
 use crate::error::ConfigError;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -74,8 +75,9 @@ fn server(name: String, entry: Entry) -> Result<ServerConfig, ConfigError> {
         None => None,
         Some("stdio") => Some("stdio"),
         Some("http" | "streamable-http" | "streamableHttp") => Some("http"),
+        Some("unix") => Some("unix"),
         Some("sse") => return refused("the transport `sse` (2024-11-05) is not supported"),
-        Some(other) => return refused(&format!("the type `{other}` is unknown; use stdio or http")),
+        Some(other) => return refused(&format!("the type `{other}` is unknown; use stdio, http or unix")),
     };
     match (kind, entry.command, entry.url) {
         (None | Some("stdio"), Some(command), None) => {
@@ -88,8 +90,19 @@ fn server(name: String, entry: Entry) -> Result<ServerConfig, ConfigError> {
                 None => config,
             })
         }
-        (None | Some("http"), None, Some(url)) => {
-            let mut config = ServerConfig::http(name, &url)?;
+        (None | Some("http" | "unix"), None, Some(url)) => {
+            let mut config = ServerConfig::url(name.clone(), &url)?;
+            match (&config.reach, kind) {
+                (Reach::Unix(_), Some("http")) | (Reach::Http(_), Some("unix")) => {
+                    return refused("its type contradicts its `url`");
+                }
+                (Reach::Unix(_), _) if !entry.headers.is_empty() => {
+                    return refused(
+                        "it has `headers`, which nothing carries over a Unix socket; remove them",
+                    );
+                }
+                _ => {}
+            }
             for (key, value) in entry.headers {
                 config = config.header(key, value);
             }
@@ -97,7 +110,7 @@ fn server(name: String, entry: Entry) -> Result<ServerConfig, ConfigError> {
         }
         (_, Some(_), Some(_)) => refused("it has both `command` and `url`; keep one"),
         (Some("stdio"), None, _) => refused("its type is stdio, but it has no `command`"),
-        (Some(_), _, None) => refused("its type is http, but it has no `url`"),
+        (Some(kind), _, None) => refused(&format!("its type is {kind}, but it has no `url`")),
         (_, None, None) => refused("it has neither `command` nor `url`"),
         (Some(_), _, Some(_)) => refused("its type contradicts its `url`"),
     }
@@ -115,7 +128,6 @@ fn without_place(error: &serde_json::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Reach;
 
     #[test]
     fn both_kinds_of_server_are_read() {
@@ -131,6 +143,15 @@ mod tests {
         assert!(
             matches!(&files.reach, Reach::Stdio(stdio) if stdio.args == ["-y", "x"] && stdio.env["K"] == "v")
         );
+    }
+
+    #[test]
+    fn a_unix_url_names_a_socket() {
+        for kind in ["", r#""type": "unix", "#] {
+            let text = format!(r#"{{"mcpServers": {{"mail": {{{kind}"url": "unix:///run/a%20b.sock"}}}}}}"#);
+            let servers = read(&text, "mcp.json").unwrap();
+            assert!(matches!(&servers[0].reach, Reach::Unix(path) if path == Path::new("/run/a b.sock")));
+        }
     }
 
     #[test]
@@ -163,7 +184,7 @@ mod tests {
             ),
             (
                 r#"{"mcpServers": {"a": {"type": "carrier pigeon", "url": "http://h"}}}"#,
-                "server `a`: the type `carrier pigeon` is unknown; use stdio or http",
+                "server `a`: the type `carrier pigeon` is unknown; use stdio, http or unix",
             ),
             (
                 r#"{"mcpServers": {"a": {"type": "stdio", "url": "http://h"}}}"#,
@@ -174,8 +195,28 @@ mod tests {
                 "server `a`: its type is http, but it has no `url`",
             ),
             (
+                r#"{"mcpServers": {"a": {"type": "unix", "command": "x"}}}"#,
+                "server `a`: its type is unix, but it has no `url`",
+            ),
+            (
+                r#"{"mcpServers": {"a": {"type": "http", "url": "unix:///x"}}}"#,
+                "server `a`: its type contradicts its `url`",
+            ),
+            (
+                r#"{"mcpServers": {"a": {"type": "unix", "url": "http://h"}}}"#,
+                "server `a`: its type contradicts its `url`",
+            ),
+            (
+                r#"{"mcpServers": {"a": {"url": "unix:///x", "headers": {"A": "b"}}}}"#,
+                "server `a`: it has `headers`, which nothing carries over a Unix socket; remove them",
+            ),
+            (
+                r#"{"mcpServers": {"a": {"url": "unix://run/x"}}}"#,
+                "server `a`: the URL cannot be used, a unix URL has no host; write three slashes, unix:///run/x.sock",
+            ),
+            (
                 r#"{"mcpServers": {"a": {"url": "gopher://h"}}}"#,
-                "server `a`: the URL cannot be used, its scheme is `gopher`; use http or https",
+                "server `a`: the URL cannot be used, its scheme is `gopher`; use http, https or unix",
             ),
             (
                 r#"{"mcpServers": {"": {"command": "x"}}}"#,

@@ -80,6 +80,11 @@ impl Dispatcher {
         }
     }
 
+    /// The runtime that the host's code runs on.
+    pub(crate) fn runtime(&self) -> &Handle {
+        &self.runtime
+    }
+
     /// What the handlers declare together.
     pub(crate) fn declares(&self) -> ClientCapabilities {
         self.handlers.capabilities()
