@@ -1,5 +1,7 @@
 //! Byte streams: Unix sockets for what is real about them, a stream in memory for what takes time.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests panic as tests do")]
+
 mod seam;
 
 use callboard_proto::frame::{Frame, RequestId};
