@@ -14,7 +14,7 @@
 use callboard::{
     Client, ElicitResult, HandlerResult, Hub, HubBuilder, Revision, Root, SampleResult, ServerConfig,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 use std::error::Error;
 use std::process::ExitCode;
 use std::sync::mpsc;
@@ -56,6 +56,9 @@ async fn run() -> Result<(), Failure> {
         "tools_call" => tools_call(&order).await,
         "request-metadata" => request_metadata(&order).await,
         "sep-2322-client-request-state" => request_state(&order).await,
+        "http-standard-headers" => standard_headers(&order).await,
+        "http-custom-headers" => custom_headers(&order).await,
+        "http-invalid-tool-headers" => invalid_tool_headers(&order).await,
         "elicitation-sep1034-client-defaults" => elicitation_defaults(&order).await,
         other => return Err(Failure::Usage(format!("there is no scenario `{other}` here"))),
     };
@@ -129,6 +132,48 @@ async fn request_state(order: &Order) -> Outcome {
         call("test_mrtr_unrelated"),
         call("test_mrtr_no_result_type"),
     )?;
+    hub.shutdown(SHUTDOWN).await;
+    Ok(())
+}
+
+/// Uses all that the mock offers, whose names and addresses must arrive in headers too.
+async fn standard_headers(order: &Order) -> Outcome {
+    let (hub, client) = order.connect().await?;
+    for tool in client.tools().await? {
+        client.call_tool(tool.name, json!({})).await?;
+    }
+    for resource in client.resources().await? {
+        client.read_resource(resource.uri).await?;
+    }
+    for prompt in client.prompts().await? {
+        client.get_prompt(prompt.name, json!({})).await?;
+    }
+    hub.shutdown(SHUTDOWN).await;
+    Ok(())
+}
+
+/// Makes the calls that the suite wants, with exactly its arguments; those that the schema marks must arrive in headers.
+async fn custom_headers(order: &Order) -> Outcome {
+    let context: Value = serde_json::from_str(&std::env::var("MCP_CONFORMANCE_CONTEXT")?)?;
+    let calls = context["toolCalls"]
+        .as_array()
+        .ok_or("no `toolCalls` in the context")?;
+    let (hub, client) = order.connect().await?;
+    client.tools().await?;
+    for call in calls {
+        let name = call["name"].as_str().ok_or("a call without a name")?;
+        client.call_tool(name, &call["arguments"]).await?;
+    }
+    hub.shutdown(SHUTDOWN).await;
+    Ok(())
+}
+
+/// Calls every tool that is listed; those that mark their arguments wrongly must not be.
+async fn invalid_tool_headers(order: &Order) -> Outcome {
+    let (hub, client) = order.connect().await?;
+    for tool in client.tools().await? {
+        client.call_tool(tool.name, json!({"region": "eu-3"})).await?;
+    }
     hub.shutdown(SHUTDOWN).await;
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! Connecting, listing and calling.
 
-use crate::support::{Server, Session};
-use crate::table::{ROWS, UnknownTool, row};
+use crate::support::{PATIENCE, Server, Session};
+use crate::table::{Kind, ROWS, UnknownTool, row};
 use callboard::{CallErrorKind, Delivery, EraChoice, Hub, Method};
 use serde_json::{Value, json};
 
@@ -141,6 +141,37 @@ async fn unknown_tool_is_an_error_in_the_servers_own_way_and_hurts_nothing() {
             .await
             .unwrap();
         assert!(next.text().contains(sample.text), "{}: {}", row.name, next.text());
+        session.close().await;
+    }
+}
+
+// FR-096: over modern HTTP this server refuses a call whose argument is not in a header too, and compares the two
+#[tokio::test]
+async fn marked_argument_arrives_whether_the_tools_were_listed_before_or_not() {
+    let regions = [
+        "eu-3",
+        "",
+        " two words ",
+        "Zürich",
+        "a\r\nX-Evil: 1",
+        "=?base64?YQ==?=",
+    ];
+    for row in ROWS.into_iter().filter(|row| row.kind == Kind::TypeScript) {
+        let session = Session::open(row).await;
+        let call = async |region: &str| {
+            let answer = session
+                .client
+                .call_tool("region", json!({ "region": region }))
+                .timeout(PATIENCE)
+                .await;
+            assert_eq!(answer.unwrap().text(), region, "{}", row.name);
+        };
+
+        call("before any list").await;
+        session.client.tools().await.unwrap();
+        for region in regions {
+            call(region).await;
+        }
         session.close().await;
     }
 }
