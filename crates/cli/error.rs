@@ -89,13 +89,6 @@ pub(crate) enum CliError {
         method: &'static str,
         reason: &'static str,
     },
-    /// A list of the server is none.
-    #[error("{method} on server `{server}` failed: the result cannot be decoded")]
-    Decode {
-        server: String,
-        method: &'static str,
-        source: serde_json::Error,
-    },
     /// The tour took another way than it should.
     #[error("the tour went wrong: {0}")]
     Demo(String),
@@ -136,9 +129,7 @@ impl CliError {
             Self::InputNeeded { .. } => Exit::InputNeeded,
             Self::Answer { .. } => Exit::Usage,
             Self::Total { .. } => Exit::Timeout,
-            Self::Question { .. } | Self::EndlessList { .. } | Self::Decode { .. } | Self::Demo(_) => {
-                Exit::Protocol
-            }
+            Self::Question { .. } | Self::EndlessList { .. } | Self::Demo(_) => Exit::Protocol,
             Self::Bench(_) => Exit::Failed,
             Self::Output(_) | Self::System { .. } => Exit::Usage,
             Self::Signal(exit) => *exit,
@@ -209,7 +200,7 @@ impl CliError {
                 details.method = Some(callboard::Method::TOOLS_CALL.to_string());
                 details.delivery = Some(callboard::Delivery::Answered.name());
             }
-            Self::EndlessList { server, method, .. } | Self::Decode { server, method, .. } => {
+            Self::EndlessList { server, method, .. } => {
                 details.server = Some(server.clone());
                 details.method = Some((*method).to_owned());
                 details.delivery = Some(callboard::Delivery::Answered.name());
@@ -243,7 +234,6 @@ impl CliError {
             Self::Question { .. } => "protocol",
             Self::Total { .. } => "timeout",
             Self::EndlessList { .. } => "endless_list",
-            Self::Decode { .. } => "decode",
             Self::Demo(_) => "demo",
             Self::Bench(_) => "bench",
             Self::Output(_) => "output",

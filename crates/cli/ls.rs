@@ -4,7 +4,7 @@ use crate::args::LsArgs;
 use crate::error::{CliError, Details, Exit};
 use crate::output::{Output, bold, brief, clean, columns};
 use crate::target;
-use callboard::message::{Item, Page, Prompt, RawJson, Resource, ResourceTemplate, Tool};
+use callboard::message::{Item, Page, Prompt, RawJson, Rejected, Resource, ResourceTemplate, Tool};
 use callboard::{CallErrorKind, Client, Hub};
 use serde::Serialize;
 use serde_json::json;
@@ -73,10 +73,12 @@ struct Listing {
     prompts: Option<Items<Prompt>>,
 }
 
-/// The items of all pages. Serialises as what the server sent, what cannot be read of it included.
+/// The items of all pages. Serialises as what the server sent, what cannot be read of it included; what a rule of the
+/// protocol leaves out is not.
 struct Items<T> {
     items: Vec<T>,
     rejected: Vec<RawJson>,
+    left_out: Vec<Rejected>,
 }
 
 impl Listing {
@@ -156,12 +158,14 @@ impl Lister<'_> {
         let mut all = Items {
             items: Vec::new(),
             rejected: Vec::new(),
+            left_out: Vec::new(),
         };
         let mut params = json!({});
         let mut seen = HashSet::new();
         for _ in 0..MAX_PAGES {
-            let raw = match self.client.request(method, &params).timeout(self.limit).await {
-                Ok(raw) => raw,
+            let call = self.client.request(method, &params).timeout(self.limit);
+            let page: Page<T> = match call.into_page().await {
+                Ok(page) => page,
                 Err(error)
                     if matches!(
                         error.kind(),
@@ -175,14 +179,14 @@ impl Lister<'_> {
                 }
                 Err(error) => return Err(error.into()),
             };
-            let page = Page::<T>::from_raw(raw).map_err(|source| CliError::Decode {
-                server: self.name(),
-                method,
-                source,
-            })?;
             all.items.extend(page.items);
-            all.rejected
-                .extend(page.rejected.into_iter().map(|rejected| rejected.raw));
+            for rejected in page.rejected {
+                if rejected.readable {
+                    all.left_out.push(rejected);
+                } else {
+                    all.rejected.push(rejected.raw);
+                }
+            }
             let Some(cursor) = page.next_cursor else {
                 return Ok(Some(all));
             };
@@ -227,7 +231,12 @@ fn section<T>(
     items: &Option<Items<T>>,
     row: impl Fn(&T) -> (&String, String),
 ) {
-    let Some(Items { items, rejected }) = items else {
+    let Some(Items {
+        items,
+        rejected,
+        left_out,
+    }) = items
+    else {
         return;
     };
     text.push_str(&format!("{title} ({})\n", items.len()));
@@ -242,6 +251,10 @@ fn section<T>(
             "  and {} that cannot be read; --json shows them\n",
             rejected.len()
         ));
+    }
+    for Rejected { name, reason, .. } in left_out {
+        let name = brief(name.as_deref().unwrap_or_default());
+        text.push_str(&format!("  left out: {name}, {}\n", clean(reason)));
     }
 }
 

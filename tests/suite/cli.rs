@@ -123,6 +123,34 @@ async fn ls_takes_all_pages_and_loses_nothing_of_what_cannot_be_read() {
     );
 }
 
+// HDR-05, HDR-06
+#[tokio::test]
+async fn ls_leaves_out_a_tool_that_may_not_be_listed_and_says_why() {
+    let marked = |name: &str, header: &str| {
+        let property = json!({"type": "string", "x-mcp-header": header});
+        json!({"name": name, "inputSchema": {"type": "object", "properties": {"a": property}}})
+    };
+    let tools = json!([marked("good", "A"), marked("bad", "a b")]);
+    let server = HttpScript::start(Router::modern().on("tools/list", page("tools", tools, None)))
+        .await
+        .unwrap();
+
+    let listed = run(&["ls", "_", "--url", &server.url()]).await;
+    let json = run(&["ls", "_", "--url", &server.url(), "--json"]).await;
+
+    for shown in ["tools (1)", "good", "left out: bad", "/properties/a"] {
+        assert!(listed.stdout.contains(shown), "{listed:?}");
+    }
+    let listing: Value = serde_json::from_str(&json.stdout).unwrap();
+    assert_eq!(listing["tools"], json!([marked("good", "A")]));
+    for ended in [listed, json] {
+        assert_eq!(ended.exit, 0, "{ended:?}");
+        // The library's own warning.
+        let lines: Vec<&str> = ended.stderr.lines().collect();
+        assert!(lines.len() == 1 && lines[0].contains("tool=bad"), "{ended:?}");
+    }
+}
+
 // PAG-06
 #[tokio::test]
 async fn ls_gives_up_a_list_that_does_not_end_and_takes_an_unknown_one_for_none() {

@@ -312,6 +312,17 @@ impl<'a> Call<'a, RawResult> {
             },
         }
     }
+
+    /// The same call, its result read as a page of a list, as that of [`Client::list_tools`] is.
+    pub fn into_page<T: Item>(self) -> Call<'a, Page<T>> {
+        Call {
+            prepared: self.prepared,
+            reading: Reading {
+                decode: Page::from_raw,
+                sift: Some(mirror::sift),
+            },
+        }
+    }
 }
 
 impl<T> ManualCall<'_, T> {
