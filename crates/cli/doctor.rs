@@ -5,8 +5,10 @@ use crate::error::{CliError, Details, Exit};
 use crate::output::{Output, bold, brief, clean, columns, indent, time};
 use crate::target;
 use callboard::message::ServerCapabilities;
-use callboard::{Attempt, Client, Hub, OpeningFailureKind, ReadyError, ServerInfo, ServerView};
-use serde::Serialize;
+use callboard::{
+    Attempt, Client, Hub, OpeningFailureKind, ReadyError, ServerInfo, ServerView, TransportKind,
+};
+use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -29,6 +31,8 @@ struct Report {
     origin: String,
     ok: bool,
     attempts: Vec<Step>,
+    #[serde(serialize_with = "transport_name")]
+    transport: Option<TransportKind>,
     era: Option<String>,
     revision: Option<String>,
     opened_in_ms: Option<f64>,
@@ -87,6 +91,7 @@ impl Report {
             origin: view.origin.clone(),
             ok: true,
             attempts: Vec::new(),
+            transport: None,
             era: None,
             revision: None,
             opened_in_ms: None,
@@ -101,6 +106,7 @@ impl Report {
     }
 
     fn opened(&mut self, view: &ServerView) {
+        self.transport = view.transport();
         self.era = view.era().map(|era| era.to_string());
         self.revision = view.revision().map(|revision| revision.to_string());
         let Some(info) = &view.info else { return };
@@ -148,10 +154,15 @@ impl Report {
         {
             rows.push(row(method, &format!("{outcome}, after {}", shown(*after_ms))));
         }
-        if let (Some(era), Some(revision), Some(after)) = (&self.era, &self.revision, self.opened_in_ms) {
+        if let (Some(era), Some(revision), Some(transport), Some(after)) =
+            (&self.era, &self.revision, self.transport, self.opened_in_ms)
+        {
             rows.push(row(
                 "opened",
-                &format!("{era} era, revision {revision}, after {}", shown(after)),
+                &format!(
+                    "{era} era, revision {revision}, over {transport}, after {}",
+                    shown(after)
+                ),
             ));
         }
         if let Some(info) = &self.server_info {
@@ -304,6 +315,9 @@ fn advice(kind: &OpeningFailureKind, is_socket: bool) -> &'static str {
         OpeningFailureKind::Unavailable(_) => {
             "the server is there but not well: look at its log, or try again later"
         }
+        OpeningFailureKind::NotHttpSse => {
+            "check the path of the URL: it is often /sse; without `\"type\": \"sse\"` newer transports are tried too"
+        }
         OpeningFailureKind::NotMcp => {
             "check the path of the URL: it is often /mcp, and the bare host is a web page"
         }
@@ -317,6 +331,13 @@ fn advice(kind: &OpeningFailureKind, is_socket: bool) -> &'static str {
              those of `env` in the configuration"
         }
     }
+}
+
+fn transport_name<S: Serializer>(
+    transport: &Option<TransportKind>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    transport.map(TransportKind::name).serialize(serializer)
 }
 
 fn row(left: &str, right: &str) -> (String, String) {

@@ -1,8 +1,9 @@
 //! The program `callboard` as a process: what it writes where, how it ends, and that it leaves nothing behind.
 
+use crate::http_sse;
 use crate::support::{eventually, is_alive, secs};
 use callboard_demo::{Era, HttpDemo, serve_http};
-use callboard_testkit::{HttpScript, HttpStep, Router, Script, StdioScript, results};
+use callboard_testkit::{HttpScript, HttpStep, Router, Script, SseEvent, StdioScript, results};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use std::fs;
@@ -261,11 +262,51 @@ async fn doctor_tells_how_it_came_to_the_era() {
             "modern" => assert_eq!(methods, ["server/discover"]),
             _ => assert_eq!(methods, ["server/discover", "initialize"]),
         }
+        let transport = match demo.target[0].as_str() {
+            "--stdio" => "stdio",
+            _ => "streamable_http",
+        };
+        assert_eq!(report["transport"], transport);
         assert_eq!(
             (&report["ok"], &report["tools"]["count"]),
             (&json!(true), &json!(5))
         );
     }
+}
+
+// ERA-10
+#[tokio::test]
+async fn doctor_tells_the_transport_and_what_led_to_it() {
+    let stream = [
+        http_sse::handshake("2024-11-05"),
+        vec![
+            SseEvent::after("tools/list"),
+            SseEvent::result(results::tools(callboard::Era::Legacy)),
+            SseEvent::hold(),
+        ],
+    ];
+    let router = http_sse::old_server([HttpStep::sse(stream.concat())], http_sse::missing());
+    let server = HttpScript::start(router).await.unwrap();
+
+    let page = run(&["doctor", "_", "--url", &server.url()]).await;
+    let json = run(&["doctor", "_", "--url", &server.url(), "--json"]).await;
+
+    let page = page.done();
+    for shown in [
+        "works",
+        "over HTTP+SSE",
+        "GET",
+        "HTTP status 404",
+        "2024-11-05",
+        "1 tools",
+    ] {
+        assert!(page.contains(shown), "`{shown}` is missing in: {page}");
+    }
+    let report: Value = serde_json::from_str(json.done()).unwrap();
+    assert_eq!(report["transport"], "http_sse");
+    let steps = report["attempts"].as_array().unwrap().iter();
+    let methods: Vec<&Value> = steps.map(|step| &step["method"]).collect();
+    assert_eq!(methods, ["server/discover", "initialize", "GET", "initialize"]);
 }
 
 #[tokio::test]

@@ -12,6 +12,7 @@ mod faults_stdio;
 mod field_reports;
 mod handlers;
 mod headers;
+mod http_sse;
 mod leaks;
 mod mrtr;
 mod opening;

@@ -27,6 +27,7 @@ mod fetch;
 mod redirect;
 mod request;
 mod session;
+pub mod sse;
 mod standing;
 mod upload;
 
@@ -68,17 +69,7 @@ pub fn open(config: &HttpConfig, clients: &Clients, events: Events) -> Link {
         standing: JoinSet::new(),
         gate: None,
         _lifeline: events.lifeline(),
-        shared: Rc::new(Shared {
-            name: config.name.clone(),
-            target: Target::new(config),
-            frame_limit: config.frame_limit,
-            pool: clients.pool().clone(),
-            events,
-            session: Session::default(),
-            table: RefCell::default(),
-            large: Semaphore::new(1),
-            exchanges: Arc::clone(&config.exchanges),
-        }),
+        shared: Rc::new(Shared::new(config, clients, events)),
     };
     let task = tokio::task::spawn_local(driver.run());
     Link::new(posts, vec![AbortOnDropHandle::new(task)])
@@ -264,6 +255,20 @@ impl Drop for Driver {
 }
 
 impl Shared {
+    fn new(config: &HttpConfig, clients: &Clients, events: Events) -> Self {
+        Self {
+            name: config.name.clone(),
+            target: Target::new(config),
+            frame_limit: config.frame_limit,
+            pool: clients.pool().clone(),
+            events,
+            session: Session::default(),
+            table: RefCell::default(),
+            large: Semaphore::new(1),
+            exchanges: Arc::clone(&config.exchanges),
+        }
+    }
+
     fn abort_all(&self) {
         for entry in self.table.take().into_values() {
             entry.task.abort();

@@ -25,14 +25,25 @@ impl Inbox {
 
     /// Adds one message; waits for credit whenever a batch is full. Fails where the connection cannot go on.
     pub(crate) async fn push_message(&mut self, message: Bytes) -> Result<(), Down> {
+        self.push_seen(message, |_| {}).await
+    }
+
+    /// The same, with a look at each frame of it.
+    pub(crate) async fn push_seen(&mut self, message: Bytes, seen: impl Fn(&Frame)) -> Result<(), Down> {
+        let look = |parsed: &Result<Frame, Junk>| {
+            if let Ok(frame) = parsed {
+                seen(frame);
+            }
+        };
         if message.len() <= LARGE {
-            self.push_parsed(Frame::parse(message)).await;
+            self.push_parsed(Frame::parse(message).inspect(look)).await;
             return Ok(());
         }
         self.flush().await;
         let parsed = tokio::task::spawn_blocking(move || Frame::parse(message).collect::<Vec<_>>());
         // Only a panic of the scanner, or the end of the runtime, keeps it from answering.
-        self.push_parsed(parsed.await.map_err(|_| Down::Vanished)?).await;
+        let parsed = parsed.await.map_err(|_| Down::Vanished)?;
+        self.push_parsed(parsed.into_iter().inspect(look)).await;
         Ok(())
     }
 

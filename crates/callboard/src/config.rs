@@ -1,6 +1,7 @@
 //! What a server is and how to reach it: names, transports, limits.
 
 mod file;
+mod kind;
 mod url;
 
 use crate::error::ConfigError;
@@ -8,11 +9,12 @@ use crate::options::{Defaults, declare};
 use ::url::Url;
 use callboard_proto::message::ClientCapabilities;
 use callboard_proto::mrtr::InputKind;
-use callboard_proto::negotiate::EraChoice;
+use callboard_proto::negotiate::{Channel, EraChoice};
 use callboard_transport::custom::Transport;
 use callboard_transport::{memory, unix};
 pub(crate) use file::read_file;
 use http::{HeaderName, HeaderValue};
+pub use kind::TransportKind;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -102,7 +104,17 @@ pub(crate) struct StdioSettings {
 #[derive(Clone)]
 pub(crate) struct HttpSettings {
     pub(crate) url: Url,
+    pub(crate) way: HttpWay,
     pub(crate) headers: Vec<(String, String)>,
+}
+
+/// Which of the HTTP transports a URL is spoken to over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HttpWay {
+    /// Streamable HTTP, and HTTP+SSE where the server does not have it.
+    FoundOut,
+    /// HTTP+SSE.
+    Sse,
 }
 
 impl HttpSettings {
@@ -135,7 +147,8 @@ impl ServerConfig {
         )
     }
 
-    /// A server behind a URL, spoken to over Streamable HTTP. For a URL of any kind there is [`ServerConfig::url`].
+    /// A server behind a URL, spoken to over Streamable HTTP, or over HTTP+SSE (2024-11-05) where it refuses that. For a
+    /// URL of any kind there is [`ServerConfig::url`].
     ///
     /// # Errors
     ///
@@ -150,6 +163,21 @@ impl ServerConfig {
                     .to_owned(),
             }),
         }
+    }
+
+    /// A server behind the URL of an event stream, spoken to over HTTP+SSE, the transport of 2024-11-05.
+    ///
+    /// [`ServerConfig::http`] finds such servers too. This one asks for nothing else, which spares two requests.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError::Url`] for anything but an absolute `http` or `https` URL with a host.
+    pub fn sse(name: impl Into<String>, url: &str) -> Result<Self, ConfigError> {
+        let mut config = Self::http(name, url)?;
+        if let Reach::Http(http) = &mut config.reach {
+            http.way = HttpWay::Sse;
+        }
+        Ok(config)
     }
 
     /// A server that listens on a Unix socket, spoken to as over stdio: one message per line.
@@ -173,7 +201,8 @@ impl ServerConfig {
         match url::read(url) {
             Ok(url::Target::Http(url)) => {
                 let headers = Vec::new();
-                Ok(Self::new(name, Reach::Http(HttpSettings { url, headers })))
+                let way = HttpWay::FoundOut;
+                Ok(Self::new(name, Reach::Http(HttpSettings { url, way, headers })))
             }
             Ok(url::Target::Unix(path)) => Ok(Self::unix(name, path)),
             Err(reason) => Err(ConfigError::Url { server: name, reason }),
@@ -203,7 +232,7 @@ impl ServerConfig {
     }
 
     /// Every server of an `mcpServers` file, as other hosts write it: `command`, `args`, `env` and `cwd`, or `url` and
-    /// `headers`, and `type` (`stdio`, `http`, `unix`). A server with `"disabled": true` is left out; other members are
+    /// `headers`, and `type` (`stdio`, `http`, `sse`, `unix`). A server with `"disabled": true` is left out; other members are
     /// ignored, and `${…}` is not expanded.
     ///
     /// # Errors
@@ -229,7 +258,7 @@ impl ServerConfig {
         }
     }
 
-    /// Checks what no type can: the name, the headers, the path of a socket.
+    /// Checks what no type can: the name, the headers, the path of a socket, whether transport and era go together.
     pub(crate) fn check(&self) -> Result<ServerName, ConfigError> {
         let name = self.name.parse()?;
         if let Reach::Unix(path) = &self.reach {
@@ -239,6 +268,14 @@ impl ServerConfig {
             })?;
         }
         if let Reach::Http(http) = &self.reach {
+            if http.way == HttpWay::Sse && self.era == EraChoice::Modern {
+                return Err(ConfigError::Server {
+                    server: self.name.clone(),
+                    reason: "HTTP+SSE (`sse`) is a transport of the legacy era, and the modern era is pinned; leave \
+                             one of them open"
+                        .to_owned(),
+                });
+            }
             for (header, value) in &http.headers {
                 check_header(header, value).map_err(|reason| ConfigError::Header {
                     server: self.name.clone(),
@@ -400,6 +437,40 @@ impl ServerConfig {
             .fold(handlers, |declared, kind| declare(declared, *kind))
     }
 
+    /// Whether what is remembered of a server that is reached so is true of one that is reached like `other`: it is the
+    /// same program with the same arguments, or the same place, though what it is told may differ.
+    pub(crate) fn same_server(&self, other: &Self) -> bool {
+        match (&self.reach, &other.reach) {
+            (Reach::Stdio(a), Reach::Stdio(b)) => {
+                let names = |stdio: &StdioSettings| stdio.env.keys().cloned().collect::<Vec<_>>();
+                (&a.program, &a.args, &a.cwd, a.inherit_env) == (&b.program, &b.args, &b.cwd, b.inherit_env)
+                    && names(a) == names(b)
+            }
+            (Reach::Http(a), Reach::Http(b)) => {
+                a.url.origin() == b.url.origin() && a.url.path() == b.url.path() && a.way == b.way
+            }
+            (Reach::Unix(a), Reach::Unix(b)) => a == b,
+            _ => false,
+        }
+    }
+
+    /// Whether the transport is found out, so that what was found is worth remembering.
+    pub(crate) fn finds_transport(&self) -> bool {
+        matches!(&self.reach, Reach::Http(http) if http.way == HttpWay::FoundOut)
+    }
+
+    /// The transport that a connection over `channel` is opened with.
+    pub(crate) fn transport_kind(&self, channel: Channel) -> TransportKind {
+        match (&self.reach, channel) {
+            (Reach::Stdio(_), _) => TransportKind::Stdio,
+            (Reach::Http(_), Channel::HttpSse) => TransportKind::HttpSse,
+            (Reach::Http(_), _) => TransportKind::StreamableHttp,
+            (Reach::Unix(_), _) => TransportKind::Unix,
+            (Reach::Memory(_), _) => TransportKind::Memory,
+            (Reach::Custom(_), _) => TransportKind::Custom,
+        }
+    }
+
     /// What the transport is called in telemetry.
     pub(crate) fn network(&self) -> &'static str {
         match &self.reach {
@@ -468,10 +539,13 @@ impl fmt::Debug for ServerConfig {
             Reach::Stdio(stdio) => debug
                 .field("program", &stdio.program)
                 .field("env", &stdio.env.keys().collect::<Vec<_>>()),
-            Reach::Http(http) => debug.field("origin", &origin_of(&http.url)).field(
-                "headers",
-                &http.headers.iter().map(|(name, _)| name).collect::<Vec<_>>(),
-            ),
+            Reach::Http(http) => debug
+                .field("origin", &origin_of(&http.url))
+                .field("way", &http.way)
+                .field(
+                    "headers",
+                    &http.headers.iter().map(|(name, _)| name).collect::<Vec<_>>(),
+                ),
             Reach::Unix(path) => debug.field("socket", path),
             Reach::Memory(_) => debug.field("memory", &true),
             Reach::Custom(transport) => debug.field("origin", &transport.origin()),
@@ -529,6 +603,7 @@ mod tests {
 
     #[test]
     fn urls_that_cannot_be_used_are_refused_without_being_shown() {
+        assert!(ServerConfig::sse("docs", "https://h.example/sse").is_ok());
         for url in [
             "",
             "docs",
@@ -539,9 +614,11 @@ mod tests {
             "javascript:s3cret",
             "unix:///run/s3cret.sock",
         ] {
-            let error = ServerConfig::http("docs", url).unwrap_err().to_string();
-            assert!(error.contains("docs"), "{error}");
-            assert!(!error.contains("s3cret"), "{error}");
+            for refused in [ServerConfig::http("docs", url), ServerConfig::sse("docs", url)] {
+                let error = refused.unwrap_err().to_string();
+                assert!(error.contains("docs"), "{error}");
+                assert!(!error.contains("s3cret"), "{error}");
+            }
         }
     }
 
@@ -586,6 +663,58 @@ mod tests {
             assert_eq!(config.network(), "unix");
         }
         assert_eq!(origin(&ServerConfig::unix("u", "x.sock").reach), "unix:x.sock");
+    }
+
+    // SSE-04
+    #[test]
+    fn http_sse_and_the_modern_era_exclude_each_other() {
+        for (era, good) in [
+            (EraChoice::Auto, true),
+            (EraChoice::Legacy, true),
+            (EraChoice::Modern, false),
+        ] {
+            let config = ServerConfig::sse("old", "http://h.example/sse").unwrap().era(era);
+            assert_eq!(config.check().is_ok(), good, "{era:?}");
+        }
+    }
+
+    // ERA-11: the key of what is remembered
+    #[test]
+    fn what_is_remembered_belongs_to_program_and_place() {
+        let stdio = || {
+            ServerConfig::stdio("a", "server")
+                .args(["--x"])
+                .env("KEY", "1")
+                .cwd("/srv")
+        };
+        let http = |url| ServerConfig::http("a", url).unwrap();
+        let here = || http("https://h.example/mcp?key=1");
+        #[rustfmt::skip]
+        let table = [
+            ("itself",              stdio(), stdio(), true),
+            ("another limit",       stdio(), stdio().timeout(Duration::from_secs(1)), true),
+            ("another value",       stdio(), stdio().env("KEY", "2"), true),
+            ("another variable",    stdio(), stdio().env("MORE", "1"), false),
+            ("another argument",    stdio(), stdio().args(["--y"]), false),
+            ("another program",     stdio(), ServerConfig::stdio("a", "other").args(["--x"]).env("KEY", "1").cwd("/srv"), false),
+            ("another folder",      stdio(), stdio().cwd("/home"), false),
+            ("a whole environment", stdio(), stdio().inherit_env(), false),
+            ("a URL, itself",       here(),  here(), true),
+            ("another header",      here(),  here().header("authorization", "Bearer 2"), true),
+            ("another query",       here(),  http("https://h.example/mcp?key=2"), true),
+            ("another path",        here(),  http("https://h.example/other"), false),
+            ("another host",        here(),  http("https://i.example/mcp?key=1"), false),
+            ("another port",        here(),  http("https://h.example:81/mcp?key=1"), false),
+            ("another scheme",      here(),  http("http://h.example/mcp?key=1"), false),
+            ("another transport",   here(),  ServerConfig::sse("a", "https://h.example/mcp?key=1").unwrap(), false),
+            ("a socket, itself",    ServerConfig::unix("a", "/x.sock"), ServerConfig::unix("a", "/x.sock"), true),
+            ("another socket",      ServerConfig::unix("a", "/x.sock"), ServerConfig::unix("a", "/y.sock"), false),
+            ("another kind",        here(),  stdio(), false),
+        ];
+        for (row, a, b, same) in table {
+            assert_eq!(a.same_server(&b), same, "{row}");
+            assert_eq!(b.same_server(&a), same, "{row}, the other way round");
+        }
     }
 
     // SEC-10

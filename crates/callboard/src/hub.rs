@@ -2,7 +2,7 @@
 
 use crate::client::Client;
 use crate::clock;
-use crate::config::{self, ServerConfig, ServerName};
+use crate::config::{self, ServerConfig, ServerName, TransportKind};
 use crate::error::{ConfigError, NoSuchServer, StartError};
 use crate::host::dispatch::Dispatcher;
 use crate::host::{HandlerContext, HandlerResult, Handlers, Host};
@@ -525,6 +525,8 @@ pub struct Counts {
 pub struct ServerInfo {
     /// The negotiated revision.
     pub revision: Revision,
+    /// What it is spoken to over.
+    pub transport: TransportKind,
     /// The name and version it gave, where it gave any.
     pub implementation: Option<Implementation>,
     /// What it offers; declares nothing where a modern server gave no discover result.
@@ -538,9 +540,10 @@ pub struct ServerInfo {
 }
 
 impl ServerInfo {
-    pub(crate) fn read(opened: &Opened, opened_in: Duration) -> Self {
+    pub(crate) fn read(opened: &Opened, transport: TransportKind, opened_in: Duration) -> Self {
         let mut info = Self {
             revision: opened.revision,
+            transport,
             implementation: None,
             capabilities: ServerCapabilities::default(),
             instructions: None,
@@ -639,6 +642,12 @@ impl ServerView {
     #[must_use]
     pub fn era(&self) -> Option<Era> {
         self.info.as_ref().map(|info| info.revision.era())
+    }
+
+    /// What it is spoken to over, while it is ready.
+    #[must_use]
+    pub fn transport(&self) -> Option<TransportKind> {
+        self.info.as_ref().map(|info| info.transport)
     }
 
     /// The negotiated revision, while it is ready.

@@ -67,7 +67,7 @@ pub use callboard_proto::{Era, Method, Revision};
 pub use callboard_transport::custom::{Transport, TransportError, TransportFuture, Wire, transport_fn};
 pub use callboard_transport::memory;
 pub use client::{Client, Ready};
-pub use config::{ServerConfig, ServerName};
+pub use config::{ServerConfig, ServerName, TransportKind};
 pub use error::{
     CallError, CallErrorKind, ConfigError, Delivery, NoSuchServer, ReadyError, Stage, StartError,
 };

@@ -2,7 +2,7 @@
 //! that they share: the reaper, the HTTP clients, a clock that keeps the timer driver awake.
 
 use crate::actor;
-use crate::config::{HttpSettings, Reach, ServerConfig, StdioSettings};
+use crate::config::{HttpSettings, HttpWay, Reach, ServerConfig, StdioSettings};
 use crate::connection::{ConnMsg, ConnRef, Connection};
 use crate::request::{Request, Start};
 use crate::shared::Shared;
@@ -90,7 +90,14 @@ impl Spawner {
             Events::new(move |batch| conn.addr.do_send(ConnMsg::Batch(batch)))
         };
         let (gone_sender, gone) = oneshot::channel();
-        let (link, channel) = self.open(&slot, &config, deliver, gone_sender);
+        let channel = match &config.reach {
+            Reach::Http(http) => {
+                let pinned = http.way == HttpWay::Sse;
+                Channel::of_url(pinned, config.era, known, reopened.as_ref())
+            }
+            Reach::Stdio(_) | Reach::Unix(_) | Reach::Memory(_) | Reach::Custom(_) => Channel::Pipe,
+        };
+        let link = self.open(&slot, &config, channel, deliver, gone_sender);
         let total = match channel {
             Channel::Pipe => Duration::from_secs(60),
             Channel::Http | Channel::HttpSse => Duration::from_secs(30),
@@ -145,28 +152,31 @@ impl Spawner {
         &self,
         slot: &Slot,
         config: &ServerConfig,
+        channel: Channel,
         events: Events,
         gone: oneshot::Sender<()>,
-    ) -> (Link, Channel) {
+    ) -> Link {
         match &config.reach {
             Reach::Stdio(settings) => {
                 let settings = stdio_config(slot, config, settings);
-                (stdio::open(&settings, events, &self.reaper, gone), Channel::Pipe)
+                stdio::open(&settings, events, &self.reaper, gone)
             }
             Reach::Http(settings) => {
                 let settings = self.http_config(slot, config, settings);
-                (http::open(&settings, &self.clients, events), Channel::Http)
+                match channel {
+                    Channel::HttpSse => http::sse::open(&settings, &self.clients, events),
+                    Channel::Http | Channel::Pipe => http::open(&settings, &self.clients, events),
+                }
             }
             Reach::Unix(path) => {
                 let mut settings = UnixConfig::new(path);
                 settings.stream = stream_config(config);
-                (unix::open(&settings, events), Channel::Pipe)
+                unix::open(&settings, events)
             }
-            Reach::Memory(connector) => (memory_link(connector, events), Channel::Pipe),
+            Reach::Memory(connector) => memory_link(connector, events),
             Reach::Custom(transport) => {
                 let (transport, runtime) = (Arc::clone(transport), slot.dispatcher.runtime());
-                let link = custom::open(&stream_config(config), transport, runtime, events);
-                (link, Channel::Pipe)
+                custom::open(&stream_config(config), transport, runtime, events)
             }
         }
     }

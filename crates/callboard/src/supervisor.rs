@@ -108,6 +108,8 @@ struct Child {
     /// Its configuration was replaced: however the connection ends, the next one is made by the new one at once.
     replaced: bool,
     known: Known,
+    /// When a connection last ended since the server did not speak its era any more.
+    era_changed: Option<clock::Instant>,
     /// When the first process of the present opening was started.
     started: Instant,
     /// Since when the present connection is open.
@@ -151,6 +153,7 @@ impl Supervisor {
             stopping: false,
             replaced: false,
             known: Known::default(),
+            era_changed: None,
             started: clock::now().into_std(),
             ready: None,
             failures: 0,
@@ -176,8 +179,10 @@ impl Supervisor {
         let Some(child) = self.children.get_mut(&slot.id) else {
             return;
         };
+        if !child.config.same_server(&config) {
+            child.known = Known::default();
+        }
         child.config = Arc::clone(&config);
-        child.known = Known::default();
         child.failures = 0;
         slot.configure(&config);
         slot.publish(|state| {
@@ -205,11 +210,13 @@ impl Supervisor {
         child.known = Known {
             era: Some(opened.revision.era()),
             slow: opened.slow,
-            http_sse: opened.channel == Channel::HttpSse,
+            http_sse: opened.channel == Channel::HttpSse && child.config.finds_transport(),
         };
         child.ready = Some(clock::now());
-        let info = Arc::new(ServerInfo::read(opened, clock::now().into_std() - child.started));
-        info!(server = %slot.name, revision = %opened.revision, generation = child.generation, "server is up");
+        let transport = child.config.transport_kind(opened.channel);
+        let opened_in = clock::now().into_std() - child.started;
+        let info = Arc::new(ServerInfo::read(opened, transport, opened_in));
+        info!(server = %slot.name, revision = %opened.revision, transport = transport.name(), generation = child.generation, "server is up");
         slot.publish(|state| {
             state.phase = Phase::Ready { conn, info };
             state.failure = None;
@@ -262,6 +269,13 @@ impl Supervisor {
             ConnExit::Ended(End::Lost(down)) => down.to_string().into(),
             ConnExit::Ended(End::EraChanged(how)) => {
                 child.known = child.known.forgotten();
+                let now = clock::now();
+                let last = child.era_changed.replace(now);
+                // No crash, unless it goes on so.
+                if last.is_none_or(|last| now.duration_since(last) >= HEALTHY) {
+                    info!(server = %slot.name, how, "the era of the server is found out anew");
+                    return child.launch(None, context.address());
+                }
                 how.into()
             }
             ConnExit::Panicked(text) => {

@@ -258,7 +258,7 @@ async fn whole(body: &mut Download, limit: usize) -> Result<Bytes, Broken> {
 }
 
 /// What a server says that refuses a request; of its body what comes in time.
-async fn refusal(head: &response::Parts, mut body: Download) -> Refusal {
+pub(super) async fn refusal(head: &response::Parts, mut body: Download) -> Refusal {
     let mut start = BytesMut::new();
     let read = async {
         while start.len() < REFUSAL_SIZE

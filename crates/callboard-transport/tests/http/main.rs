@@ -4,6 +4,7 @@
 
 mod redirects;
 mod rig;
+mod sse;
 mod standing;
 
 use callboard_proto::wire::{Command, Down, Ended, Event, Origin, SendMeta};

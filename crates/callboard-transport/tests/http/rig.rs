@@ -60,11 +60,26 @@ impl Client {
         Self::of(&format!("http://{}/mcp", server.address), clients, |_| {})
     }
 
+    /// Over HTTP+SSE, whose stream is at `/sse`.
+    pub(crate) fn over_sse(server: &Server, adjust: impl FnOnce(&mut HttpConfig)) -> Self {
+        let url = format!("http://{}/sse", server.address);
+        Self::by(http::sse::open, &url, &Clients::new(), adjust)
+    }
+
     pub(crate) fn of(url: &str, clients: &Clients, adjust: impl FnOnce(&mut HttpConfig)) -> Self {
+        Self::by(http::open, url, clients, adjust)
+    }
+
+    fn by(
+        open: fn(&HttpConfig, &Clients, Events) -> Link,
+        url: &str,
+        clients: &Clients,
+        adjust: impl FnOnce(&mut HttpConfig),
+    ) -> Self {
         let mut config = HttpConfig::new("test", url.parse().unwrap());
         adjust(&mut config);
         let (sink, events) = mpsc::unbounded_channel();
-        let link = http::open(
+        let link = open(
             &config,
             clients,
             Events::new(move |batch| {

@@ -4,7 +4,8 @@
 //! {"mcpServers": {
 //!   "files": {"command": "npx", "args": ["-y", "…"], "env": {"KEY": "value"}, "cwd": "/srv"},
 //!   "docs": {"url": "https://docs.example.com/mcp", "headers": {"Authorization": "Bearer …"}},
-//!   "mail": {"url": "unix:///run/mail/mcp.sock"}
+//!   "mail": {"url": "unix:///run/mail/mcp.sock"},
+//!   "old": {"type": "sse", "url": "https://old.example.com/sse"}
 //! }}
 //! ```
 //! A server with `"disabled": true` is left out. Members that are not known here are ignored: other hosts keep settings of their own in the same file.
@@ -76,8 +77,12 @@ fn server(name: String, entry: Entry) -> Result<ServerConfig, ConfigError> {
         Some("stdio") => Some("stdio"),
         Some("http" | "streamable-http" | "streamableHttp") => Some("http"),
         Some("unix") => Some("unix"),
-        Some("sse") => return refused("the transport `sse` (2024-11-05) is not supported"),
-        Some(other) => return refused(&format!("the type `{other}` is unknown; use stdio, http or unix")),
+        Some("sse") => Some("sse"),
+        Some(other) => {
+            return refused(&format!(
+                "the type `{other}` is unknown; use stdio, http, sse or unix"
+            ));
+        }
     };
     match (kind, entry.command, entry.url) {
         (None | Some("stdio"), Some(command), None) => {
@@ -90,8 +95,11 @@ fn server(name: String, entry: Entry) -> Result<ServerConfig, ConfigError> {
                 None => config,
             })
         }
-        (None | Some("http" | "unix"), None, Some(url)) => {
-            let mut config = ServerConfig::url(name.clone(), &url)?;
+        (None | Some("http" | "sse" | "unix"), None, Some(url)) => {
+            let mut config = match kind {
+                Some("sse") => ServerConfig::sse(name.clone(), &url)?,
+                _ => ServerConfig::url(name.clone(), &url)?,
+            };
             match (&config.reach, kind) {
                 (Reach::Unix(_), Some("http")) | (Reach::Http(_), Some("unix")) => {
                     return refused("its type contradicts its `url`");
@@ -128,6 +136,7 @@ fn without_place(error: &serde_json::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::HttpWay;
 
     #[test]
     fn both_kinds_of_server_are_read() {
@@ -155,6 +164,23 @@ mod tests {
     }
 
     #[test]
+    fn the_type_sse_is_the_transport_of_2024_11_05() {
+        let text = r#"{"mcpServers": {
+            "found": {"url": "https://h.example/sse"},
+            "old": {"type": "sse", "url": "https://h.example/sse", "headers": {"Authorization": "Bearer x"}}
+        }}"#;
+        let servers = read(text, "mcp.json").unwrap();
+        let ways: Vec<_> = servers
+            .iter()
+            .map(|server| match &server.reach {
+                Reach::Http(http) => (server.name(), http.way, http.headers.len()),
+                _ => panic!("{server:?}"),
+            })
+            .collect();
+        assert_eq!(ways, [("found", HttpWay::FoundOut, 0), ("old", HttpWay::Sse, 1)]);
+    }
+
+    #[test]
     fn a_server_that_is_switched_off_is_left_out() {
         let text = r#"{"mcpServers": {"on": {"command": "x", "disabled": false}, "off": {"command": "y", "disabled": true}}}"#;
         let servers = read(text, "mcp.json").unwrap();
@@ -179,12 +205,12 @@ mod tests {
                 "server `a`: it has both `command` and `url`; keep one",
             ),
             (
-                r#"{"mcpServers": {"a": {"type": "sse", "url": "http://h"}}}"#,
-                "server `a`: the transport `sse` (2024-11-05) is not supported",
+                r#"{"mcpServers": {"a": {"type": "sse", "command": "x"}}}"#,
+                "server `a`: its type is sse, but it has no `url`",
             ),
             (
                 r#"{"mcpServers": {"a": {"type": "carrier pigeon", "url": "http://h"}}}"#,
-                "server `a`: the type `carrier pigeon` is unknown; use stdio, http or unix",
+                "server `a`: the type `carrier pigeon` is unknown; use stdio, http, sse or unix",
             ),
             (
                 r#"{"mcpServers": {"a": {"type": "stdio", "url": "http://h"}}}"#,
