@@ -52,6 +52,14 @@ async fn oddity_costs_only_itself() {
     let log = r#"{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"x"}}"#;
     let table = [
         (
+            "NUL bytes",
+            modern().raw_bytes(b"\0\0\n\0").raw("").answer(done()),
+        ),
+        (
+            "a byte order mark at the start",
+            Script::new().raw_bytes("\u{feff}".as_bytes()).serve(),
+        ),
+        (
             "lines that end in CR LF",
             modern().raw_bytes(b"\r\n\r\n").answer(done()).raw_bytes(b"\r\n"),
         ),

@@ -229,11 +229,23 @@ pub enum Down {
 pub enum StartFailure {
     /// No such program, neither as a path nor on `PATH`.
     NoSuchProgram(String),
-    /// The working directory does not exist or is none.
-    NoSuchDirectory(String),
-    /// The program or the directory may not be used.
+    /// A directory is named as the program.
+    IsDirectory(String),
+    /// The program may not be run.
     NotPermitted(String),
-    /// Anything else that the system said.
+    /// The program is there, but not what it names to be run by.
+    NoInterpreter(String),
+    /// The file may be run, but is neither of a format that the system knows nor a script that says what runs it.
+    NotAProgram(String),
+    /// The working directory does not exist.
+    NoSuchDirectory(String),
+    /// A file is named as the working directory.
+    NotADirectory(String),
+    /// The working directory may not be entered.
+    DirectoryNotPermitted(String),
+    /// Something that the system takes from nobody; the text says what and where.
+    Unusable(String),
+    /// Anything else that the system said; it may be different the next time.
     Other(String),
 }
 
@@ -355,8 +367,26 @@ impl fmt::Display for StartFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoSuchProgram(name) => write!(f, "no program `{name}`; check `command` and PATH"),
+            Self::IsDirectory(name) => write!(f, "`{name}` is a directory, not a program; check `command`"),
+            Self::NotPermitted(name) => write!(
+                f,
+                "`{name}` may not be run; check its permissions, and those of its interpreter if it is a script"
+            ),
+            Self::NoInterpreter(name) => write!(
+                f,
+                "`{name}` is there, but not the interpreter or loader that it names; check its first line"
+            ),
+            Self::NotAProgram(name) => write!(
+                f,
+                "`{name}` is no program; a script needs a first line such as `#!/bin/sh`"
+            ),
             Self::NoSuchDirectory(path) => write!(f, "no working directory `{path}`; check `cwd`"),
-            Self::NotPermitted(name) => write!(f, "`{name}` may not be run; check its permissions"),
+            Self::NotADirectory(path) => write!(f, "the working directory `{path}` is a file; check `cwd`"),
+            Self::DirectoryNotPermitted(path) => write!(
+                f,
+                "the working directory `{path}` may not be entered; check its permissions"
+            ),
+            Self::Unusable(text) => f.write_str(text),
             Self::Other(text) => write!(f, "the program could not be started: {text}"),
         }
     }

@@ -28,6 +28,10 @@ use tokio::sync::oneshot;
 ///
 /// Dropping the last clone shuts down without waiting: servers are closed, children are ended, and calls on
 /// clients that are still held are refused. [`Hub::shutdown`] does the same in order and waits for it.
+///
+/// No child outlives the process, however that ends, `kill -9` included: what a drop, a panic or an exit leaves
+/// behind is killed by a small `/bin/sh`, the guardian. It is started with the first child, lives until the process
+/// ends, and kills at once: for children that need time to end well, call [`Hub::shutdown`].
 #[derive(Clone)]
 pub struct Hub {
     inner: Arc<Inner>,

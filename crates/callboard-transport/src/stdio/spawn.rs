@@ -6,6 +6,7 @@ use super::reaper::{Group, Process};
 use crate::{Events, Post};
 use callboard_proto::wire::{Down, StartFailure};
 use process_wrap::tokio::{CommandWrap, ProcessGroup};
+use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
@@ -28,6 +29,7 @@ pub(super) struct Spawned {
 /// What is wrong is looked for here, before the system is asked: it answers a missing program, a missing
 /// directory and a script without its interpreter alike.
 pub(super) fn spawn(config: &StdioConfig) -> Result<Spawned, StartFailure> {
+    check(config)?;
     let env = environment(config, std::env::vars_os());
     let cwd = directory(config.cwd.as_deref())?;
     let program = resolve(&config.program, search_path(&env), &cwd)?;
@@ -69,6 +71,36 @@ pub(super) fn spawn(config: &StdioConfig) -> Result<Spawned, StartFailure> {
         stdout,
         stderr,
     })
+}
+
+/// Refuses what no program can be given.
+fn check(config: &StdioConfig) -> Result<(), StartFailure> {
+    let has_nul = |text: &str| text.contains('\0');
+    let fault = if config.program.is_empty() {
+        "`command` is empty".to_owned()
+    } else if has_nul(&config.program) {
+        "`command` has a NUL character in it".to_owned()
+    } else if let Some(index) = config.args.iter().position(|arg| has_nul(arg)) {
+        format!("`args` has a NUL character in its argument {}", index + 1)
+    } else if let Some((name, _)) = config.env.iter().find(|(name, _)| !is_name(name)) {
+        format!("`env` has the variable {name:?}; a name is not empty, and has neither `=` nor NUL in it")
+    } else if let Some((name, _)) = config.env.iter().find(|(_, value)| has_nul(value)) {
+        format!("`env` has a NUL character in the value of `{name}`")
+    } else if config
+        .cwd
+        .as_deref()
+        .is_some_and(|cwd| cwd.as_os_str().as_bytes().contains(&0))
+    {
+        "`cwd` has a NUL character in it".to_owned()
+    } else {
+        return Ok(());
+    };
+    Err(StartFailure::Unusable(fault))
+}
+
+/// Whether a variable may be called so.
+fn is_name(name: &str) -> bool {
+    !name.is_empty() && !name.contains(['=', '\0'])
 }
 
 /// Tells that there is no child; until then, commands find the queue open, and nobody reading it.
@@ -130,8 +162,11 @@ fn directory(cwd: Option<&Path>) -> Result<PathBuf, StartFailure> {
     // To look at `.` inside of it takes the very permission that entering it takes.
     match std::fs::metadata(absolute.join(".")) {
         Ok(_) => Ok(absolute),
-        Err(error) if error.kind() == ErrorKind::PermissionDenied => Err(StartFailure::NotPermitted(shown())),
-        Err(_) => Err(StartFailure::NoSuchDirectory(shown())),
+        Err(error) => Err(match error.kind() {
+            ErrorKind::PermissionDenied => StartFailure::DirectoryNotPermitted(shown()),
+            ErrorKind::NotADirectory => StartFailure::NotADirectory(shown()),
+            _ => StartFailure::NoSuchDirectory(shown()),
+        }),
     }
 }
 
@@ -144,29 +179,36 @@ fn resolve(program: &str, path: &OsStr, cwd: &Path) -> Result<PathBuf, StartFail
             .map(|directory| cwd.join(directory).join(program))
             .collect()
     };
-    let mut is_forbidden = false;
+    let mut failure = StartFailure::NoSuchProgram(program.to_owned());
     for candidate in candidates {
         match std::fs::metadata(&candidate) {
             Ok(found) if found.is_file() && found.permissions().mode() & 0o111 != 0 => return Ok(candidate),
-            // A directory of the program's name on `PATH` is nothing; named as a path, it is the fault.
-            Ok(found) => is_forbidden |= found.is_file() || program.contains('/'),
-            Err(error) => is_forbidden |= error.kind() == ErrorKind::PermissionDenied,
+            Ok(found) if found.is_dir() => {
+                // On `PATH`, a directory of the program's name is nothing.
+                if program.contains('/') {
+                    failure = StartFailure::IsDirectory(program.to_owned());
+                }
+            }
+            Ok(_) => failure = StartFailure::NotPermitted(program.to_owned()),
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+                failure = StartFailure::NotPermitted(program.to_owned());
+            }
+            Err(_) => {}
         }
     }
-    Err(if is_forbidden && !program.is_empty() {
-        StartFailure::NotPermitted(program.to_owned())
-    } else {
-        StartFailure::NoSuchProgram(program.to_owned())
-    })
+    Err(failure)
 }
 
 /// What the system's refusal means, directory and program being there.
 fn explain(program: &str, error: &io::Error) -> StartFailure {
-    match error.kind() {
-        ErrorKind::PermissionDenied => StartFailure::NotPermitted(program.to_owned()),
-        ErrorKind::NotFound => StartFailure::Other(format!(
-            "`{program}` is there, but not the interpreter or loader it names; check its first line"
-        )),
+    match Errno::from_io_error(error) {
+        Some(Errno::ACCESS | Errno::PERM) => StartFailure::NotPermitted(program.to_owned()),
+        Some(Errno::NOENT | Errno::NOTDIR) => StartFailure::NoInterpreter(program.to_owned()),
+        Some(Errno::NOEXEC) => StartFailure::NotAProgram(program.to_owned()),
+        Some(Errno::TOOBIG) => StartFailure::Unusable(
+            "the arguments and the environment are longer than the system allows; shorten `args` or `env`"
+                .to_owned(),
+        ),
         _ => StartFailure::Other(error.to_string()),
     }
 }
@@ -241,13 +283,18 @@ mod tests {
             no_program("no-such-program")
         );
         assert_eq!(resolve("./sh", path, here), no_program("./sh"));
-        assert_eq!(resolve("", path, here), no_program(""));
         assert_eq!(
             resolve("src", path, here),
             no_program("src"),
             "a directory is not looked for"
         );
-        assert_eq!(resolve("./src", path, here), not_permitted("./src"));
+        let directory = Err(StartFailure::IsDirectory("./src".to_owned()));
+        assert_eq!(resolve("./src", path, here), directory);
+        assert_eq!(
+            resolve("sh", OsStr::new(":/nowhere"), Path::new("/bin")),
+            Ok(PathBuf::from("/bin/sh")),
+            "an empty entry is the working directory"
+        );
         assert_eq!(resolve("./Cargo.toml", path, here), not_permitted("./Cargo.toml"));
         assert_eq!(resolve("Cargo.toml", path, here), not_permitted("Cargo.toml"));
     }

@@ -156,6 +156,20 @@ mod tests {
 
     // FR-015
     #[test]
+    fn line_without_an_end_is_logged_in_pieces_and_not_collected() {
+        let mut log = LineLog {
+            server: "files".to_owned(),
+            line: Vec::new(),
+        };
+
+        for _ in 0..1_000 {
+            log.push(&[b'x'; 10_000]);
+            assert!(log.line.len() < LINE && log.line.capacity() <= 4 * LINE);
+        }
+    }
+
+    // FR-015
+    #[test]
     fn only_the_end_of_a_flood_is_kept() {
         let tail = Tail::default();
         for index in 0..100_000 {
