@@ -93,6 +93,7 @@ field_reports! {
     }
     fr_016 "the child stops reading, and no limit reaches the caller" {
         framing::server_that_stops_reading_costs_its_own_calls_their_limits,
+        framing::close_does_not_wait_behind_a_full_pipe,
     }
 
     // Ids and odd JSON-RPC messages

@@ -8,7 +8,9 @@ use callboard_transport::stdio::{self, Reaper, StdioConfig};
 use callboard_transport::{Link, NotTaken, Post};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use seam::{Delivered, abort, close, events, local, send};
-use std::path::PathBuf;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -537,8 +539,13 @@ fn folder_of_programs(name: &str) -> PathBuf {
         )
         .arg(&folder)
         .status();
-    assert!(made.unwrap().success());
+    assert!(made.expect("a shell").success());
     folder
+}
+
+fn remove_programs(folder: &Path) {
+    std::fs::set_permissions(folder.join("closed"), Permissions::from_mode(0o700)).expect("there");
+    std::fs::remove_dir_all(folder).expect("removed");
 }
 
 // FR-009
@@ -657,11 +664,16 @@ async fn what_keeps_a_program_from_being_started_is_told() {
     let closed = path_of("closed");
     // Nothing is closed to the superuser.
     if std::fs::read_dir(&closed).is_err() {
-        table.push((
-            cwd(&closed),
-            F::DirectoryNotPermitted(closed.clone()),
-            "working directory",
-        ));
+        let inside = format!("{closed}/program");
+        table.extend([
+            (
+                cwd(&closed),
+                F::DirectoryNotPermitted(closed.clone()),
+                "working directory",
+            ),
+            (program(&inside), not_permitted(&inside), "permissions"),
+            (env("x", "PATH", &closed), no_program("x"), "PATH"),
+        ]);
     }
     local(async {
         for (config, expected, word) in table {
@@ -680,7 +692,7 @@ async fn what_keeps_a_program_from_being_started_is_told() {
         }
     })
     .await;
-    std::fs::remove_dir_all(&folder).unwrap();
+    remove_programs(&folder);
 }
 
 #[tokio::test]
@@ -732,7 +744,7 @@ async fn program_is_looked_up_as_the_childs_shell_would() {
         }
     })
     .await;
-    std::fs::remove_dir_all(&folder).unwrap();
+    remove_programs(&folder);
 }
 
 /// Variables of the host, and whether a child gets them without being asked.
@@ -795,20 +807,23 @@ fn child_gets_what_is_harmless_and_what_is_configured_and_everything_where_asked
         let lines: Vec<&str> = output.lines().collect();
         for (name, value, is_harmless) in ENVIRONMENT {
             let line = format!("{name}={value}");
-            // `USER` and `TZ` are configured besides, and what is configured wins.
-            let is_there = (is_harmless || is_asked) && !["USER", "TZ"].contains(&name);
+            // What is configured wins over what is inherited.
+            let is_configured = is_asked && ["USER", "TZ"].contains(&name);
+            let is_there = (is_harmless || is_asked) && !is_configured;
             assert_eq!(
                 lines.contains(&&*line),
                 is_there,
                 "{line}, asked: {is_asked}:\n{output}"
             );
         }
-        for line in ["USER=configured", "TZ=", "API_KEY=a b=c"] {
-            assert_eq!(
-                lines.iter().filter(|found| **found == line).count(),
-                1,
-                "{line}:\n{output}"
-            );
+        let configured = if is_asked {
+            &["API_KEY=a b=c", "USER=configured", "TZ="][..]
+        } else {
+            &["API_KEY=a b=c"]
+        };
+        for line in configured {
+            let found = lines.iter().filter(|found| *found == line).count();
+            assert_eq!(found, 1, "{line}:\n{output}");
         }
     }
 }
@@ -820,9 +835,12 @@ async fn host_of_a_child_that_tells_its_environment() {
     local(async {
         let mut config = sh("env >&2; echo end >&2; cat");
         config.inherit_env = std::env::var_os("INHERIT").is_some();
-        config.env = [("USER", "configured"), ("TZ", ""), ("API_KEY", "a b=c")]
+        let configured = [("API_KEY", "a b=c"), ("USER", "configured"), ("TZ", "")];
+        config.env = configured
+            .into_iter()
+            .take(if config.inherit_env { 3 } else { 1 })
             .map(|(name, value)| (name.to_owned(), value.to_owned()))
-            .to_vec();
+            .collect();
         let mut server = Server::start(&config);
         server.delivered.up().await;
 

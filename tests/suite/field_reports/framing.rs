@@ -1,8 +1,9 @@
 //! stdio framing, bytes and pipes: FR-011 to FR-016.
 
+use super::process::STUBBORN;
 use crate::support::{
-    Logs, assert_echo, assert_harmless, assert_says, assert_timeout, at_rest, end, logged, meanwhile, millis,
-    of, processes, ready, secs,
+    Logs, assert_echo, assert_harmless, assert_says, assert_timeout, at_rest, end, launched, logged,
+    meanwhile, millis, of, processes, ready, secs,
 };
 use callboard::{CallErrorKind, Delivery, Hub, Stage};
 use callboard_testkit::{Script, results};
@@ -273,6 +274,32 @@ pub(super) async fn server_that_stops_reading_costs_its_own_calls_their_limits()
     assert_timeout(&second.unwrap_err(), Stage::Answer, Delivery::NotSent);
     at_rest(&hub).await;
     end(hub, &[&deaf_server, &good_server]).await;
+}
+
+pub(super) async fn close_does_not_wait_behind_a_full_pipe() {
+    let (config, server) = launched("files", STUBBORN, &[Script::modern().stop_reading()]);
+    let (hub, client) = ready(config).await;
+    let large = "x".repeat(1 << 20);
+    let mut first = client.call_tool("first", json!({"text": large})).into_future();
+    let mut second = client.call_tool("second", json!({})).into_future();
+    let mut both = std::pin::pin!(async { tokio::join!(&mut first, &mut second) });
+    meanwhile(&mut both, "both calls are under way", || {
+        hub.counts().in_flight == 2
+    })
+    .await;
+
+    let closing = tokio::time::timeout(secs(10), hub.shutdown(millis(500)));
+    let ((first, second), closed) = tokio::join!(both, closing);
+
+    assert!(closed.is_ok(), "the shutdown is bounded");
+    let deliveries = [first, second].map(|answer| {
+        let error = answer.unwrap_err();
+        assert!(matches!(error.kind(), CallErrorKind::Shutdown), "{error}");
+        error.delivery()
+    });
+    // Of the first a part is in the pipe.
+    assert_eq!(deliveries, [Delivery::Unknown, Delivery::NotSent]);
+    end(hub, &[&server]).await;
 }
 
 const LIMIT: usize = 100_000;

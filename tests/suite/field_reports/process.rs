@@ -251,7 +251,7 @@ pub(super) async fn start_that_cannot_succeed_is_told_and_not_tried_again() {
 }
 
 /// Starts the server so that SIGTERM means nothing to it.
-const STUBBORN: &str = r#"trap "" TERM; exec "$PROGRAM""#;
+pub(super) const STUBBORN: &str = r#"trap "" TERM; exec "$PROGRAM""#;
 
 /// Far below every limit that would end things otherwise.
 const SOON: Duration = Duration::from_secs(5);

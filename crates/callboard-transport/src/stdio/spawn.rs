@@ -183,13 +183,10 @@ fn resolve(program: &str, path: &OsStr, cwd: &Path) -> Result<PathBuf, StartFail
     for candidate in candidates {
         match std::fs::metadata(&candidate) {
             Ok(found) if found.is_file() && found.permissions().mode() & 0o111 != 0 => return Ok(candidate),
-            Ok(found) if found.is_dir() => {
-                // On `PATH`, a directory of the program's name is nothing.
-                if program.contains('/') {
-                    failure = StartFailure::IsDirectory(program.to_owned());
-                }
-            }
-            Ok(_) => failure = StartFailure::NotPermitted(program.to_owned()),
+            Ok(found) if found.is_file() => failure = StartFailure::NotPermitted(program.to_owned()),
+            // A directory of the program's name on `PATH` is nothing, and so is one that may not be searched.
+            _ if !program.contains('/') => {}
+            Ok(_) => failure = StartFailure::IsDirectory(program.to_owned()),
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {
                 failure = StartFailure::NotPermitted(program.to_owned());
             }
