@@ -71,6 +71,15 @@ struct Listing {
     resources: Option<Items<Resource>>,
     resource_templates: Option<Items<ResourceTemplate>>,
     prompts: Option<Items<Prompt>>,
+    /// The tools that a rule of the protocol leaves out.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    left_out: Vec<LeftOut>,
+}
+
+#[derive(Serialize)]
+struct LeftOut {
+    name: Option<String>,
+    reason: String,
 }
 
 /// The items of all pages. Serialises as what the server sent, what cannot be read of it included; what a rule of the
@@ -78,7 +87,7 @@ struct Listing {
 struct Items<T> {
     items: Vec<T>,
     rejected: Vec<RawJson>,
-    left_out: Vec<Rejected>,
+    left_out: Vec<LeftOut>,
 }
 
 impl Listing {
@@ -88,11 +97,14 @@ impl Listing {
         let tools = target::may_have(&view, |offers| offers.tools.is_some());
         let resources = target::may_have(&view, |offers| offers.resources.is_some());
         let prompts = target::may_have(&view, |offers| offers.prompts.is_some());
+        let mut tools = lister.list("tools/list", tools).await?;
+        let left_out = tools.as_mut().map(|tools| std::mem::take(&mut tools.left_out));
         Ok(Self {
+            left_out: left_out.unwrap_or_default(),
             server: view.name.to_string(),
             era: view.era().map(|era| era.to_string()),
             revision: view.revision().map(|revision| revision.to_string()),
-            tools: lister.list("tools/list", tools).await?,
+            tools,
             resources: lister.list("resources/list", resources).await?,
             resource_templates: lister.list("resources/templates/list", resources).await?,
             prompts: lister.list("prompts/list", prompts).await?,
@@ -113,6 +125,10 @@ impl Listing {
         section(&mut text, "tools", &self.tools, |tool| {
             (&tool.name, about(&tool.title, &tool.description))
         });
+        for LeftOut { name, reason } in &self.left_out {
+            let name = brief(name.as_deref().unwrap_or_default());
+            text.push_str(&format!("  left out: {name}, {}\n", clean(reason)));
+        }
         section(&mut text, "resources", &self.resources, |resource| {
             (
                 &resource.uri,
@@ -182,7 +198,8 @@ impl Lister<'_> {
             all.items.extend(page.items);
             for rejected in page.rejected {
                 if rejected.readable {
-                    all.left_out.push(rejected);
+                    let Rejected { name, reason, .. } = rejected;
+                    all.left_out.push(LeftOut { name, reason });
                 } else {
                     all.rejected.push(rejected.raw);
                 }
@@ -231,12 +248,7 @@ fn section<T>(
     items: &Option<Items<T>>,
     row: impl Fn(&T) -> (&String, String),
 ) {
-    let Some(Items {
-        items,
-        rejected,
-        left_out,
-    }) = items
-    else {
+    let Some(Items { items, rejected, .. }) = items else {
         return;
     };
     text.push_str(&format!("{title} ({})\n", items.len()));
@@ -251,10 +263,6 @@ fn section<T>(
             "  and {} that cannot be read; --json shows them\n",
             rejected.len()
         ));
-    }
-    for Rejected { name, reason, .. } in left_out {
-        let name = brief(name.as_deref().unwrap_or_default());
-        text.push_str(&format!("  left out: {name}, {}\n", clean(reason)));
     }
 }
 
