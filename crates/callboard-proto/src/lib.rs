@@ -24,6 +24,7 @@ pub mod method;
 pub mod mirror;
 pub mod mrtr;
 pub mod negotiate;
+pub mod pieces;
 pub mod protocol;
 pub mod revision;
 pub mod sse;

@@ -7,6 +7,7 @@
 //! dropped, so that memory stays near the limit whatever a server sends (FR-013).
 
 use crate::frame::{BOM, HEAD, key_in_head};
+use crate::pieces::Pieces;
 use bytes::{Buf, Bytes, BytesMut};
 
 /// Splits a byte stream into lines; owned by whoever reads the stream.
@@ -14,6 +15,8 @@ use bytes::{Buf, Bytes, BytesMut};
 pub struct Lines {
     buffer: BytesMut,
     limit: usize,
+    /// The start of a large line, of which the buffer holds the rest.
+    start: Pieces,
     /// How much of the buffer is known to hold no line end.
     searched: usize,
     state: State,
@@ -62,6 +65,7 @@ impl Lines {
         Self {
             buffer: BytesMut::new(),
             limit,
+            start: Pieces::default(),
             searched: 0,
             state: State::Start,
         }
@@ -70,7 +74,13 @@ impl Lines {
     /// The buffer to read into, with room for at least 64 KiB. What is in it may only be added to.
     pub fn buffer(&mut self) -> &mut BytesMut {
         if self.buffer.capacity() - self.buffer.len() < ROOM {
-            self.buffer.reserve(READ);
+            let line_goes_on = self.searched == self.buffer.len();
+            if line_goes_on && self.searched >= ROOM {
+                self.start.push(std::mem::take(&mut self.buffer));
+                self.searched = 0;
+            }
+            // Large pieces of a large line, so that the room that each leaves is little of it.
+            self.buffer.reserve(self.start.len().clamp(READ, LARGEST_READ));
         }
         &mut self.buffer
     }
@@ -117,11 +127,16 @@ impl Lines {
     /// Ends a line behind `length` bytes, and drops the `end` bytes of its end; `None` for a blank line.
     fn take(&mut self, length: usize, end: usize) -> Option<Line> {
         let mut line = self.buffer.split_to(length);
+        let large = length > READ || !self.start.is_empty();
         self.buffer.advance(end);
         self.searched = 0;
-        if length > READ && self.buffer.len() <= ROOM {
+        if large && self.buffer.len() <= ROOM {
             // The allocation has grown for this line and goes with it.
             self.buffer = BytesMut::from(&self.buffer[..]);
+        }
+        if !self.start.is_empty() {
+            self.start.push(line);
+            line = self.start.join();
         }
         let excess = match std::mem::replace(&mut self.state, State::Reading) {
             State::Skipping(skipped) => Some(skipped),
@@ -140,12 +155,15 @@ impl Lines {
         let mut skipped = match std::mem::replace(&mut self.state, State::Reading) {
             State::Skipping(skipped) => skipped,
             // One byte more may be the `\r` of the line end.
-            _ if self.buffer.len() <= self.limit.saturating_add(1) => {
+            _ if self.start.len() + self.buffer.len() <= self.limit.saturating_add(1) => {
                 self.searched = self.buffer.len();
                 return None;
             }
             _ => Skipped::default(),
         };
+        for piece in std::mem::take(&mut self.start).iter() {
+            skipped.add(piece);
+        }
         skipped.add(&self.buffer);
         if self.buffer.len() > READ {
             self.buffer = BytesMut::new();
@@ -193,6 +211,8 @@ fn content(line: &[u8]) -> &[u8] {
 const ROOM: usize = 64 * 1024;
 /// What is reserved where there is less.
 const READ: usize = 128 * 1024;
+/// What is reserved at most, within a large line.
+const LARGEST_READ: usize = 1 << 20;
 
 #[cfg(test)]
 mod tests {
@@ -250,11 +270,8 @@ mod tests {
             if let Some(line) = lines.next() {
                 break line;
             }
-            assert!(
-                lines.buffer.capacity() <= 2 * LIMIT + READ,
-                "{} after {read}",
-                lines.buffer.capacity()
-            );
+            let kept = lines.start.len() + lines.buffer.capacity();
+            assert!(kept <= 2 * LIMIT + READ, "{kept} after {read}");
         };
 
         assert_eq!(overflow, Line::Overflow { limit: LIMIT });
@@ -309,6 +326,37 @@ mod tests {
             lines.buffer.capacity()
         );
         assert_eq!(lines.finish(), Some(Line::Message(Bytes::from_static(b"two"))));
+    }
+
+    #[test]
+    fn a_large_line_is_whole_and_held_about_twice_at_most() {
+        const LIMIT: usize = 4 << 20;
+        for length in [READ - 1, READ, READ + 1, 1 << 20, LIMIT, LIMIT + 1, LIMIT + 2] {
+            let text: Vec<u8> = (0..length).map(|index| b'a' + (index % 23) as u8).collect();
+            let input = [&text[..], b"\r\nnext\n"].concat();
+            let expected = match length <= LIMIT {
+                true => Line::Message(Bytes::from(text)),
+                false => Line::TooLarge {
+                    key: None,
+                    limit: LIMIT,
+                },
+            };
+            for size in [1000, ROOM, 100_001, input.len()] {
+                let (mut lines, mut found) = (Lines::new(LIMIT), Vec::new());
+                for piece in input.chunks(size) {
+                    lines.buffer().extend_from_slice(piece);
+                    found.extend(std::iter::from_fn(|| lines.next()));
+                    let room = lines.start.iter().count() * ROOM + lines.buffer.capacity();
+                    assert!(
+                        room <= length / 4 + 2 * LARGEST_READ + size,
+                        "{room} to spare, {length} in pieces of {size}"
+                    );
+                }
+                let next = Line::Message(Bytes::from_static(b"next"));
+                assert!(found == [expected.clone(), next], "{length} in pieces of {size}");
+                assert!(lines.start.is_empty() && lines.buffer().capacity() <= READ + ROOM);
+            }
+        }
     }
 
     proptest! {

@@ -7,6 +7,7 @@ use super::request::Letter;
 use super::{LARGE, Shared, fault};
 use crate::BATCH;
 use bytes::{Bytes, BytesMut};
+use callboard_proto::pieces::Pieces;
 use callboard_proto::sse::{Sse, SseItem};
 use callboard_proto::wire::{Down, Ended, Event, Key, Origin, Refusal};
 use callboard_proto::{Frame, Junk, RequestId};
@@ -232,28 +233,26 @@ async fn whole(body: &mut Download, limit: usize) -> Result<Bytes, Broken> {
         return Err(Broken::TooLarge);
     }
     let mut single = Bytes::new();
-    let mut joined = BytesMut::new();
+    let mut pieces = Pieces::default();
     while let Some(frame) = body.frame().await {
         let Ok(data) = frame.map_err(Broken::Off)?.into_data() else {
             continue;
         };
-        if data.len() > limit - single.len().max(joined.len()) {
+        if data.len() > limit - single.len().max(pieces.len()) {
             return Err(Broken::TooLarge);
         }
-        if joined.is_empty() && single.is_empty() {
+        if pieces.is_empty() && single.is_empty() {
             single = data;
             continue;
         }
-        if joined.is_empty() {
-            joined.reserve(announced.min(LARGEST_RESERVE));
-            joined.extend_from_slice(&single);
-        }
-        joined.extend_from_slice(&data);
+        // Copied, since a small piece may hold a large allocation.
+        pieces.extend(&std::mem::take(&mut single));
+        pieces.extend(&data);
     }
-    Ok(if joined.is_empty() {
+    Ok(if pieces.is_empty() {
         single
     } else {
-        joined.freeze()
+        pieces.join().freeze()
     })
 }
 
@@ -300,9 +299,6 @@ fn answers(frame: &Frame, key: Key) -> bool {
     };
     matches!(id, Some(RequestId::Number(number)) if u64::try_from(*number) == Ok(key))
 }
-
-/// A server that announces much and sends little does not make us hold more than this.
-const LARGEST_RESERVE: usize = 1024 * 1024;
 
 /// How long an event stream may stay open after the answer has come.
 const ANSWERED_LIMIT: Duration = Duration::from_secs(1);
