@@ -302,7 +302,7 @@ fn exit_of_call(kind: &CallErrorKind) -> Exit {
     match kind {
         CallErrorKind::InvalidParams(_) => Exit::Usage,
         CallErrorKind::Timeout { .. } => Exit::Timeout,
-        CallErrorKind::Unauthorized | CallErrorKind::Forbidden => Exit::Authorization,
+        CallErrorKind::Unauthorized | CallErrorKind::Forbidden { .. } => Exit::Authorization,
         CallErrorKind::InputRequired
         | CallErrorKind::Rpc {
             code: MISSING_CAPABILITY,
@@ -312,6 +312,7 @@ fn exit_of_call(kind: &CallErrorKind) -> Exit {
         | CallErrorKind::Overloaded { .. }
         | CallErrorKind::ConnectionDown { .. }
         | CallErrorKind::Http { .. }
+        | CallErrorKind::Redirected { .. }
         | CallErrorKind::Shutdown => Exit::Connection,
         // Rpc, Protocol, Decode and what else an answer can be: it came, and is no result.
         _ => Exit::Protocol,

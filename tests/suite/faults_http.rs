@@ -37,12 +37,17 @@ async fn server_that_cannot_be_opened_is_told_in_time() {
             &["403", "server/discover", "initialize"],
         ),
         ("404, a page", html(404), Parked, &["no MCP server", "URL", "404"]),
-        // FR-057: no redirect is followed, and none is taken for an answer.
+        // HTTP-12
         (
             "redirect",
-            empty(307).header("Location", "/elsewhere"),
+            HttpStep::redirect(307, "https://docs.example/mcp?token=x"),
             Parked,
-            &["no MCP server", "URL", "307"],
+            &[
+                "no MCP server",
+                "URL",
+                "307",
+                "to https://docs.example, another origin",
+            ],
         ),
         ("500", empty(500), Restarting, &["500", "may recover"]),
         (
@@ -213,12 +218,13 @@ async fn fault_costs_its_own_call_only() {
             NotSent,
             &["503"],
         ),
+        // HTTP-12
         (
             "redirect",
-            empty(307).header("Location", "/elsewhere"),
-            "http",
-            Answered,
-            &["307"],
+            HttpStep::redirect(307, "https://docs.example/mcp?token=x"),
+            "redirected",
+            NotSent,
+            &["307", "to https://docs.example, another origin"],
         ),
         // FR-058
         ("a sign-in page", html(200), "protocol", Unknown, &["text/html"]),
@@ -452,7 +458,7 @@ async fn event_streams_are_read_whatever_their_lines_end_in() {
 async fn secrets_reach_the_server_and_nothing_else() {
     let steps = [
         HttpStep::respond(401, [("WWW-Authenticate", "Bearer")], ""),
-        HttpStep::respond(307, [("Location", "/elsewhere")], ""),
+        HttpStep::redirect(307, "http://127.0.0.1/planted-location"),
         HttpStep::respond(500, NONE, ""),
         HttpStep::respond(200, [("Content-Type", "text/html")], PAGE),
         HttpStep::cut(200, JSON, "{"),

@@ -13,6 +13,7 @@ mod field_reports;
 mod handlers;
 mod headers;
 mod http_sse;
+mod http_statuses;
 mod leaks;
 mod mrtr;
 mod opening;

@@ -179,6 +179,11 @@ async fn no_secret_is_told_of_what_http_servers_refuse_break_off_or_cannot_be_as
         ),
         HttpStep::json(json!({"resultType": "maybe", "content": RESULT})),
         HttpStep::json(json!({"resultType": "complete", "content": RESULT})),
+        HttpStep::respond(
+            500,
+            [("Content-Type", "application/json")],
+            format!("{{\"result\":\"{RESULT}\"}}"),
+        ),
         HttpStep::cut(200, [("Content-Type", "application/json")], RESULT),
         HttpStep::sse([SseEvent::text(RESULT), SseEvent::cut()]),
         HttpStep::close(),

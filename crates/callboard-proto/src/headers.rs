@@ -3,6 +3,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use std::borrow::Cow;
+use std::time::{Duration, SystemTime};
 
 /// The JSON-RPC method of the body (2026-07-28).
 pub const MCP_METHOD: &str = "mcp-method";
@@ -37,6 +38,29 @@ pub fn valid_session_id(id: &str) -> bool {
     !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
+/// How long `Retry-After` asks to wait: it gives seconds, or a date (RFC 9110, 10.2.3).
+///
+/// A date is taken against the `date` of the same answer where there is one, so that a wrong clock does not matter.
+/// At most a day, since what is asked for is told to people and waited for by programs.
+#[must_use]
+pub fn retry_after(value: &str, date: Option<&str>, clock: SystemTime) -> Option<Duration> {
+    let value = value.trim();
+    let wait = if value.bytes().all(|byte| byte.is_ascii_digit()) {
+        if value.is_empty() {
+            return None;
+        }
+        // More digits than fit are a very long time.
+        Duration::from_secs(value.parse().unwrap_or(u64::MAX))
+    } else {
+        let until = httpdate::parse_http_date(value).ok()?;
+        let now = date.and_then(|date| httpdate::parse_http_date(date.trim()).ok());
+        until.duration_since(now.unwrap_or(clock)).unwrap_or_default()
+    };
+    Some(wait.min(LONGEST_WAIT))
+}
+
+const LONGEST_WAIT: Duration = Duration::from_secs(24 * 60 * 60);
+
 const OPEN: &str = "=?base64?";
 const CLOSE: &str = "?=";
 
@@ -66,6 +90,34 @@ mod tests {
             ("", ""),
         ] {
             assert_eq!(encode(value), header, "{value:?}");
+        }
+    }
+
+    #[test]
+    fn the_wait_asked_for_is_read_in_both_forms_and_bounded() {
+        let clock = SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_777);
+        let at = Some("Sun, 06 Nov 1994 08:49:30 GMT");
+        for (value, date, seconds) in [
+            ("0", None, Some(0)),
+            ("120", None, Some(120)),
+            (" 7 ", at, Some(7)),
+            ("86401", None, Some(86_400)),
+            ("99999999999999999999999", None, Some(86_400)),
+            ("Sun, 06 Nov 1994 08:50:00 GMT", None, Some(23)),
+            ("Sun, 06 Nov 1994 08:50:00 GMT", at, Some(30)),
+            ("Sunday, 06-Nov-94 08:50:00 GMT", at, Some(30)),
+            ("Sun Nov  6 08:50:00 1994", at, Some(30)),
+            ("Sun, 06 Nov 1994 08:50:00 GMT", Some("yesterday"), Some(23)),
+            ("Sun, 06 Nov 1994 08:00:00 GMT", at, Some(0)),
+            ("Sat, 06 Nov 2094 08:49:37 GMT", None, Some(86_400)),
+            ("", None, None),
+            ("-1", None, None),
+            ("1.5", None, None),
+            ("soon", None, None),
+            ("1s", None, None),
+        ] {
+            let wait = retry_after(value, date, clock);
+            assert_eq!(wait, seconds.map(Duration::from_secs), "{value:?} at {date:?}");
         }
     }
 

@@ -166,10 +166,13 @@ pub enum Outcome {
     Violation(Violation),
     /// With an answer larger than the limit, in bytes.
     TooLarge(usize),
-    /// With an HTTP status that is no success and has no JSON-RPC error in its body.
+    /// With an HTTP status that is no success, and that has no JSON-RPC error in its body or says that nothing was
+    /// run.
     Refused(Refusal),
     /// It never reached the server; the text says why.
     Unreachable(String),
+    /// The server sends its requests elsewhere, where they are not sent; the text says what to do.
+    Redirected(String),
     /// Its exchange broke before the answer came; the text says how.
     Lost(String),
     /// The connection went down, or was down already.
@@ -860,7 +863,9 @@ impl<W> Protocol<W> {
                     Ended::AlreadySent => Outcome::Lost("its exchange was ended".to_owned()),
                     Ended::Lost(text) => Outcome::Lost(text),
                     Ended::Unreachable(text) => Outcome::Unreachable(text),
+                    Ended::Redirected(text) => Outcome::Redirected(text),
                     Ended::Unusable(text) => Outcome::Violation(Violation::Unusable(text)),
+                    Ended::Refused(refusal) if refusal.is_before_execution() => Outcome::Refused(refusal),
                     Ended::Refused(refusal) => match negotiate::error_in(&refusal) {
                         Some(error) => return self.settle_with_error(key, error, now),
                         None => Outcome::Refused(refusal),
@@ -1282,7 +1287,7 @@ fn id_of(text: &str) -> Option<RequestId> {
 fn opening_reply(how: &Ended) -> Reply {
     match how {
         Ended::Refused(refusal) => Reply::from_refusal(refusal),
-        Ended::Unusable(text) => Reply::Unusable(text.clone()),
+        Ended::Unusable(text) | Ended::Redirected(text) => Reply::Unusable(text.clone()),
         Ended::Lost(text) | Ended::Unreachable(text) => Reply::Failed(text.clone()),
         Ended::Clean => Reply::Unusable("the response ended without an answer".to_owned()),
         Ended::Removed | Ended::AlreadySent => Reply::Failed("given up".to_owned()),

@@ -3,8 +3,10 @@
 //! These are plain data, so that the core can make and read them without knowing a socket. The queues they
 //! travel in belong to `callboard-transport`.
 
+use crate::brief::{Brief, excerpt};
 use crate::frame::Frame;
 use crate::method::Method;
+use crate::negotiate::error_in;
 use crate::revision::Era;
 use bytes::Bytes;
 use std::fmt;
@@ -173,6 +175,9 @@ pub enum Ended {
     Lost(String),
     /// It never reached the server: no connection, TLS or proxy step refused; the text says how.
     Unreachable(String),
+    /// The server sends its requests elsewhere, where they are not sent; it did nothing with this one. The text says
+    /// what to do.
+    Redirected(String),
     /// The server answered with a status that is no success.
     Refused(Refusal),
     /// The server answered with success and something that is no JSON-RPC.
@@ -186,10 +191,35 @@ pub struct Refusal {
     pub status: u16,
     /// `WWW-Authenticate`, every line of it.
     pub challenges: Vec<String>,
-    /// `Retry-After`, where it gives seconds.
+    /// How long `Retry-After` asks to wait, at most a day.
     pub retry_after: Option<Duration>,
     /// The body, at most its first 64 KiB.
     pub body: Bytes,
+    /// Whether the content type of the body says that it is for people: `text/…`.
+    pub is_text: bool,
+}
+
+impl Refusal {
+    /// Whether the server says so before it runs anything: then the request is safe to repeat.
+    #[must_use]
+    pub fn is_before_execution(&self) -> bool {
+        match self.status {
+            401 | 403 | 429 => true,
+            503 => self.retry_after.is_some(),
+            _ => false,
+        }
+    }
+
+    /// What the body says to people: the message of a JSON-RPC error, or the beginning of a text or a web page. Empty
+    /// where it is anything else, which may be a payload.
+    #[must_use]
+    pub fn said(&self) -> String {
+        match error_in(self) {
+            Some(error) => Brief(&error.message).to_string(),
+            None if self.is_text => excerpt(&self.body),
+            None => String::new(),
+        }
+    }
 }
 
 /// Why a transport is gone.

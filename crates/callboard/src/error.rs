@@ -121,13 +121,28 @@ pub enum CallErrorKind {
     )]
     Unauthorized,
     /// HTTP 403.
-    #[error("the server forbids it (403); check the credentials")]
-    Forbidden,
-    /// Any other HTTP status that is no success, without a JSON-RPC error in its body.
-    #[error("the server answered with HTTP status {status}")]
+    #[error("the server forbids it (403){}; check the credentials", saying(.body))]
+    Forbidden {
+        /// The beginning of what the server said, made fit to be shown; untrusted text, may be empty.
+        body: String,
+    },
+    /// Any other HTTP status that is no success: without a JSON-RPC error in its body, or one with which a server
+    /// says that it is busy.
+    #[error("the server answered with HTTP status {status}{}{}", saying(.body), http_advice(*.status, *.retry_after))]
     Http {
         /// The status.
         status: u16,
+        /// The beginning of what the server or a gateway before it said, made fit to be shown; untrusted text, may be
+        /// empty.
+        body: String,
+        /// How long the server asks to wait before it is tried again (`Retry-After`), at most a day.
+        retry_after: Option<Duration>,
+    },
+    /// The server sends its requests to where they are not sent, another origin for one; it did nothing with this one.
+    #[error("{reason}")]
+    Redirected {
+        /// Where to, and what to do.
+        reason: String,
     },
     /// The answer exceeds the size limit.
     #[error("the answer exceeds the limit of {limit} bytes; raise `frame_limit`")]
@@ -276,7 +291,8 @@ impl CallErrorKind {
             Self::Unsupported { .. } => "unsupported",
             Self::Cancelled => "cancelled",
             Self::Unauthorized => "unauthorized",
-            Self::Forbidden => "forbidden",
+            Self::Forbidden { .. } => "forbidden",
+            Self::Redirected { .. } => "redirected",
             Self::Http { .. } => "http",
             Self::TooLarge { .. } => "too_large",
             Self::Decode(_) => "decode",
@@ -470,6 +486,28 @@ fn advice(stage: Stage, which: Limit, reason: Option<&str>) -> String {
         (Stage::Connecting, Some(reason)) => format!(": {reason}"),
         (Stage::Host, _) => format!("; raise the call's `{which}` or look at the handler"),
         _ => format!("; raise the call's `{which}` or look at the server's log"),
+    }
+}
+
+/// What came with an HTTP status, after it.
+fn saying(body: &str) -> String {
+    if body.is_empty() {
+        String::new()
+    } else {
+        format!(", `{body}`")
+    }
+}
+
+/// What to do about an HTTP status.
+fn http_advice(status: u16, retry_after: Option<Duration>) -> String {
+    match (status, retry_after) {
+        (_, Some(wait)) => format!("; try again in {} s", wait.as_secs()),
+        (404 | 405, None) => "; check its URL".to_owned(),
+        // HTTP-11
+        (413, None) => "; the arguments are too large for it".to_owned(),
+        (431, None) => "; its headers are too large for it, the configured ones among them".to_owned(),
+        (429 | 503, None) => "; try again later".to_owned(),
+        _ => String::new(),
     }
 }
 

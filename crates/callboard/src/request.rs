@@ -823,6 +823,7 @@ fn failure_of(outcome: Outcome, written: bool, era: Era, method: &Method) -> Fai
         Outcome::TooLarge(limit) => Failure::new(CallErrorKind::TooLarge { limit }, Delivery::Unknown),
         Outcome::Refused(refusal) => refused(&refusal),
         Outcome::Unreachable(text) => Failure::not_sent(CallErrorKind::ConnectionDown { reason: text }),
+        Outcome::Redirected(reason) => Failure::not_sent(CallErrorKind::Redirected { reason }),
         Outcome::Lost(text) => connection_down(&text, written),
         Outcome::Down(down) => connection_down(&down.to_string(), written),
         Outcome::Unsupported => Failure::not_sent(CallErrorKind::Unsupported { op: method.clone() }),
@@ -833,15 +834,21 @@ fn failure_of(outcome: Outcome, written: bool, era: Era, method: &Method) -> Fai
     }
 }
 
-/// An HTTP status without a JSON-RPC error. Delivery by whether a server says it before or after running.
+/// An HTTP status that is no success. Delivery by whether a server says it before or after running.
 fn refused(refusal: &Refusal) -> Failure {
-    let (kind, delivery) = match refusal.status {
-        401 => (CallErrorKind::Unauthorized, Delivery::NotSent),
-        403 => (CallErrorKind::Forbidden, Delivery::NotSent),
-        429 => (CallErrorKind::Http { status: 429 }, Delivery::NotSent),
-        503 if refusal.retry_after.is_some() => (CallErrorKind::Http { status: 503 }, Delivery::NotSent),
-        status @ 500.. => (CallErrorKind::Http { status }, Delivery::Unknown),
-        status => (CallErrorKind::Http { status }, Delivery::Answered),
+    let kind = match refusal.status {
+        401 => CallErrorKind::Unauthorized,
+        403 => CallErrorKind::Forbidden { body: refusal.said() },
+        status => CallErrorKind::Http {
+            status,
+            body: refusal.said(),
+            retry_after: refusal.retry_after,
+        },
+    };
+    let delivery = match refusal.status {
+        _ if refusal.is_before_execution() => Delivery::NotSent,
+        500.. => Delivery::Unknown,
+        _ => Delivery::Answered,
     };
     Failure::new(kind, delivery)
 }

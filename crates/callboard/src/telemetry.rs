@@ -217,6 +217,7 @@ impl Leg {
             Outcome::Unreachable(_) | Outcome::Lost(_) | Outcome::Down(_) => {
                 self.close(Some("connection_down"), None)
             }
+            Outcome::Redirected(_) => self.close(Some("redirected"), None),
             Outcome::Unsupported => self.close(Some("unsupported"), None),
         }
     }

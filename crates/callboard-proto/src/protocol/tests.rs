@@ -189,6 +189,7 @@ fn ended(outcome: &Outcome) -> String {
         Outcome::TooLarge(_) => "too large".to_owned(),
         Outcome::Refused(refusal) => format!("refused {}", refusal.status),
         Outcome::Unreachable(_) => "unreachable".to_owned(),
+        Outcome::Redirected(_) => "redirected".to_owned(),
         Outcome::Lost(_) => "lost".to_owned(),
         Outcome::Down(_) => "down".to_owned(),
         Outcome::Unsupported => "unsupported".to_owned(),
@@ -387,6 +388,7 @@ fn the_end_of_an_exchange_without_an_answer_ends_its_request() {
             status,
             challenges: vec![],
             retry_after: None,
+            is_text: false,
             body: Bytes::from_static(body.as_bytes()),
         })
     };

@@ -75,6 +75,13 @@ pub(super) fn is_page(headers: &HeaderMap) -> bool {
     })
 }
 
+/// Whether the content type is that of something for people to read, a page among them.
+pub(super) fn is_text(headers: &HeaderMap) -> bool {
+    essence(headers)
+        .and_then(|essence| essence.get(..5))
+        .is_some_and(|start| start.eq_ignore_ascii_case(b"text/"))
+}
+
 /// The content type without its parameters.
 fn essence(headers: &HeaderMap) -> Option<&[u8]> {
     let value = headers.get(CONTENT_TYPE)?.as_bytes();

@@ -10,15 +10,15 @@ use bytes::{Bytes, BytesMut};
 use callboard_proto::pieces::Pieces;
 use callboard_proto::sse::{Sse, SseItem};
 use callboard_proto::wire::{Down, Ended, Event, Key, Origin, Refusal};
-use callboard_proto::{Frame, Junk, RequestId};
+use callboard_proto::{Frame, Junk, RequestId, headers};
 use futures_util::FutureExt;
-use http::header::{RETRY_AFTER, WWW_AUTHENTICATE};
+use http::header::{DATE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderMap, response};
 use http_body::Body;
 use http_body_util::BodyExt;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use tokio::time::{Instant, timeout, timeout_at};
 
 /// Sends one request and delivers what comes for it, at last its [`Ended`].
@@ -276,6 +276,7 @@ pub(super) async fn refusal(head: &response::Parts, mut body: Download) -> Refus
         challenges: challenges(&head.headers),
         retry_after: retry_after(&head.headers),
         body: start.freeze(),
+        is_text: content::is_text(&head.headers),
     }
 }
 
@@ -286,9 +287,9 @@ fn challenges(headers: &HeaderMap) -> Vec<String> {
         .collect()
 }
 
-fn retry_after(headers: &HeaderMap) -> Option<Duration> {
-    let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
-    Some(Duration::from_secs(seconds))
+fn retry_after(fields: &HeaderMap) -> Option<Duration> {
+    let text = |name| fields.get(name).and_then(|value| value.to_str().ok());
+    headers::retry_after(text(RETRY_AFTER)?, text(DATE), SystemTime::now())
 }
 
 fn answers(frame: &Frame, key: Key) -> bool {

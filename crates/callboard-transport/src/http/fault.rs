@@ -25,7 +25,8 @@ impl Fault {
     /// its first byte as well as after.
     pub(super) fn ended(&self, authority: &str, written: bool) -> Ended {
         match self {
-            Self::Request(text) | Self::Redirect(text) => Ended::Unreachable(text.clone()),
+            Self::Request(text) => Ended::Unreachable(text.clone()),
+            Self::Redirect(text) => Ended::Redirected(text.clone()),
             Self::Unusable(text) => Ended::Unusable(text.clone()),
             Self::Client(error) if written => Ended::Lost(format!(
                 "the connection broke before an answer came: {}",
