@@ -1,7 +1,7 @@
 //! The command line, run as a user would.
 
 use crate::support::{PATIENCE, ROOT, Server};
-use crate::table::{ROWS, Row, Steps, Transport, UnknownTool, row};
+use crate::table::{Row, Steps, Transport, UnknownTool, cli_rows, row};
 use callboard::EraChoice;
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 #[tokio::test]
 async fn call_prints_the_answer() {
-    for row in ROWS {
+    for row in cli_rows() {
         let file = File::of(row).await;
         let sample = row.kind.sample();
         let arguments = sample.arguments.to_string();
@@ -44,13 +44,13 @@ async fn call_prints_the_answer() {
 
 #[tokio::test]
 async fn ls_prints_what_the_server_offers() {
-    for row in ROWS {
+    for row in cli_rows() {
         let file = File::of(row).await;
 
         let printed = file.run(&["ls", row.name]).await;
 
         assert!(printed.is_done(), "{}: {printed:?}", row.name);
-        let (resource, prompt) = row.kind.listed().unzip();
+        let (resource, prompt) = row.kind.listed();
         for name in row.kind.tools().iter().copied().chain(resource).chain(prompt) {
             assert!(
                 printed.stdout.contains(name),
@@ -64,7 +64,7 @@ async fn ls_prints_what_the_server_offers() {
 
 #[tokio::test]
 async fn doctor_names_era_and_revision() {
-    for row in ROWS {
+    for row in cli_rows() {
         let file = File::of(row).await;
         let (era, revision) = (row.revision.era().to_string(), row.revision.to_string());
 
@@ -108,7 +108,7 @@ async fn doctor_of_a_server_of_another_era_says_what_to_change() {
 
 #[tokio::test]
 async fn unknown_tool_has_the_exit_status_of_its_kind() {
-    for row in ROWS {
+    for row in cli_rows() {
         let file = File::of(row).await;
 
         let printed = file.run(&["--json", "call", row.name, "no-such-tool"]).await;
@@ -138,12 +138,12 @@ async fn call_that_takes_too_long_is_cancelled_at_the_server() {
         let arguments = arguments.to_string();
 
         let printed = file
-            .run(&["call", row.name, tool, "--args", &arguments, "--timeout", "3s"])
+            .run(&["call", row.name, tool, "--args", &arguments, "--timeout", "6s"])
             .await;
 
         assert_eq!(printed.status, Some(5), "{}: {printed:?}", row.name);
         assert!(
-            printed.stderr.contains("no answer within 3s"),
+            printed.stderr.contains("no answer within 6s"),
             "{}: {printed:?}",
             row.name
         );
@@ -156,10 +156,7 @@ async fn call_that_takes_too_long_is_cancelled_at_the_server() {
 
 #[tokio::test]
 async fn servers_of_one_file_are_all_opened() {
-    let rows: Vec<Row> = ROWS
-        .into_iter()
-        .filter(|row| row.era == EraChoice::Auto)
-        .collect();
+    let rows: Vec<Row> = cli_rows().filter(|row| row.era == EraChoice::Auto).collect();
     let file = File::new(&rows).await;
 
     let printed = file.run(&["--json", "servers", "--wait", "40s"]).await;

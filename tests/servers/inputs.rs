@@ -16,7 +16,7 @@ use tokio::time::timeout;
 #[tokio::test]
 async fn what_a_tool_asks_for_is_answered_by_the_handlers() {
     for row in ROWS {
-        let questions = row.kind.questions();
+        let questions = row.questions();
         if questions.is_empty() {
             continue;
         }

@@ -9,19 +9,6 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::timeout;
 
-#[tokio::test]
-async fn every_server_gives_a_sign_of_life() {
-    for row in ROWS {
-        let session = Session::open(row).await;
-        session.ready().await;
-
-        session.client.ping().await.unwrap();
-
-        assert_eq!(session.client.view().restarts, 0, "{}", row.name);
-        session.close().await;
-    }
-}
-
 // LOG-02
 #[tokio::test]
 async fn log_messages_come_once_a_level_is_set() {

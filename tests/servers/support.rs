@@ -1,6 +1,6 @@
 //! Starts a server of the table with a hub that knows it, and ends both with the test.
 
-use crate::table::{Row, Transport};
+use crate::table::{RMCP, Row, Transport};
 use callboard::{Client, Counts, Hub, HubBuilder, ServerConfig, ServerView};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::{Value, json};
@@ -206,18 +206,28 @@ impl Stderr {
         until(words, || self.text().contains(words)).await;
     }
 
+    /// Waits until it has written `words` so many times.
+    pub(crate) async fn wait_for_times(&self, words: &str, times: usize) {
+        until(words, || self.text().matches(words).count() == times).await;
+    }
+
     /// Waits for the line that says where an HTTP server listens.
     async fn wait_for_origin(&self) -> String {
         let origin = || {
             let text = self.text();
-            let place = text.find("http://127.0.0.1:")?;
-            // Only a whole line has the whole port.
-            let line = text[place..].split_once('\n')?.0;
-            line.split_whitespace()
-                .next()
-                .map(|origin| origin.trim_end_matches('/').to_owned())
+            // Only a whole line has the whole port; and 0 is what was asked for.
+            let mut lines = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+            lines.find_map(|line| {
+                let place = line.find(ORIGIN)? + ORIGIN.len();
+                let port: u16 = line[place..]
+                    .split(|c: char| !c.is_ascii_digit())
+                    .next()?
+                    .parse()
+                    .ok()?;
+                (port != 0).then(|| format!("{ORIGIN}{port}"))
+            })
         };
-        until("http://127.0.0.1:", || origin().is_some()).await;
+        until(ORIGIN, || origin().is_some()).await;
         origin().unwrap()
     }
 }
@@ -270,13 +280,17 @@ async fn until(what: &str, holds: impl Fn() -> bool) {
 }
 
 fn check_installation() {
-    for folder in ["servers", "py", "py-old"] {
+    for folder in ["servers", "servers-old", "py", "py-old", "fastmcp"] {
         let stamp = Path::new(ROOT).join("target").join(folder).join(".installed");
         assert!(
             stamp.exists(),
             "target/{folder} is missing; run tests/servers/install first"
         );
     }
+    assert!(
+        Path::new(RMCP).exists(),
+        "{RMCP} is missing; run cargo build --workspace --example rmcp-dual first"
+    );
 }
 
 /// The root of the repository.
@@ -285,6 +299,8 @@ pub(crate) const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 /// Arguments of a shell that becomes the command after them, with the file `STDERR` as its stderr: the library
 /// keeps a child's stderr to itself.
 const INTO_FILE: [&str; 3] = ["-c", r#"exec "$@" 2>"$STDERR""#, "sh"];
+
+const ORIGIN: &str = "http://127.0.0.1:";
 
 const MARK: &str = "CALLBOARD_TEST_SERVER";
 

@@ -2,6 +2,7 @@
 
 use callboard::{Era, EraChoice, InputKind, Revision};
 use serde_json::{Value, json};
+use std::ops::RangeInclusive;
 
 /// One server in one way to reach it.
 #[derive(Clone, Copy)]
@@ -29,14 +30,41 @@ pub(crate) enum Transport {
 pub(crate) enum Kind {
     /// npm `server-everything`, SDK 1.x.
     Everything,
+    /// The same of long ago: 2024-11-05, and it does not end with its input.
+    OldEverything,
+    /// npm `server-filesystem`, SDK 1.x.
+    Filesystem,
+    /// npm `server-memory`, SDK 1.x.
+    Memory,
+    /// npm `server-sequential-thinking`, SDK 1.x.
+    Thinking,
+    /// npm `server-basic-vanillajs`, an MCP app wired by hand on SDK 2.0.
+    App,
     /// PyPI `mcp-server-time`, SDK 2.3.
     Time,
     /// PyPI `mcp-server-time`, SDK 1.30.
     OldTime,
+    /// PyPI `mcp-server-git`, SDK 2.3.
+    Git,
+    /// PyPI `mcp-server-fetch`, SDK 2.3; it has no network, and answers so.
+    Fetch,
     /// `fixtures/everything.py`, SDK 2.3.
     Python,
+    /// `fixtures/fast.py`, on the framework `fastmcp`.
+    Fast,
     /// `fixtures/everything.mjs`, SDK 2.4.
     TypeScript,
+    /// The example `rmcp-dual` of `callboard-demo`, on the official Rust SDK.
+    Rust,
+}
+
+/// What is known of a kind.
+struct Facts {
+    own_name: &'static str,
+    tools: &'static [&'static str],
+    unknown_tool: UnknownTool,
+    /// A resource and a prompt.
+    listed: (Option<&'static str>, Option<&'static str>),
 }
 
 /// How a server answers a call of a tool that it does not have.
@@ -54,6 +82,8 @@ pub(crate) struct Sample {
     pub(crate) arguments: Value,
     pub(crate) text: &'static str,
     pub(crate) structured: Option<Value>,
+    /// Whether the answer says `isError`.
+    pub(crate) fails: bool,
 }
 
 /// A tool that asks the client for something, and what its answer says when it got that.
@@ -70,7 +100,7 @@ pub(crate) struct Steps {
     pub(crate) arguments: Value,
 }
 
-pub(crate) const ROWS: [Row; 14] = [
+pub(crate) const ROWS: [Row; 33] = [
     Row::legacy("everything", Kind::Everything, &["node", EVERYTHING, "stdio"]),
     Row::legacy(
         "everything-http",
@@ -78,8 +108,23 @@ pub(crate) const ROWS: [Row; 14] = [
         &["node", "--import", LOOPBACK, EVERYTHING, "streamableHttp"],
     )
     .http(),
-    Row::modern("time", Kind::Time, &["target/py/bin/mcp-server-time"]),
+    Row::legacy("everything-old", Kind::OldEverything, &["node", OLD_EVERYTHING])
+        .speaking(Revision::V2024_11_05),
+    Row::legacy(
+        "filesystem",
+        Kind::Filesystem,
+        &["node", FILESYSTEM, "tests/servers/fixtures"],
+    ),
+    Row::legacy("memory", Kind::Memory, &["env", MEMORY_FILE, "node", MEMORY]),
+    Row::legacy("thinking", Kind::Thinking, &["node", THINKING]),
+    Row::legacy("app", Kind::App, &["node", APP, "--stdio"]),
+    Row::legacy("app-http", Kind::App, &["node", "--import", LOOPBACK, APP]).http(),
+    Row::modern("time", Kind::Time, TIME),
+    Row::legacy("time-legacy", Kind::Time, TIME).pinned(),
     Row::legacy("time-old", Kind::OldTime, &["target/py-old/bin/mcp-server-time"]),
+    Row::modern("git", Kind::Git, GIT),
+    Row::legacy("git-legacy", Kind::Git, GIT).pinned(),
+    Row::modern("fetch", Kind::Fetch, &["target/py/bin/mcp-server-fetch"]),
     Row::modern("py", Kind::Python, &[PYTHON, FIXTURE_PY, "stdio"]),
     Row::modern(
         "py-http",
@@ -101,6 +146,16 @@ pub(crate) const ROWS: [Row; 14] = [
     .http()
     .pinned(),
     Row::legacy("py-legacy", Kind::Python, &[PYTHON, FIXTURE_PY, "stdio"]).pinned(),
+    Row::modern("fast", Kind::Fast, &[FAST_PYTHON, FIXTURE_FAST, "stdio"]),
+    Row::legacy("fast-legacy", Kind::Fast, &[FAST_PYTHON, FIXTURE_FAST, "stdio"]).pinned(),
+    Row::modern("fast-http", Kind::Fast, &[FAST_PYTHON, FIXTURE_FAST, "http", "0"]).http(),
+    Row::legacy(
+        "fast-http-legacy",
+        Kind::Fast,
+        &[FAST_PYTHON, FIXTURE_FAST, "http", "0"],
+    )
+    .http()
+    .pinned(),
     Row::modern("ts", Kind::TypeScript, &["node", FIXTURE_MJS, "stdio"]),
     Row::modern(
         "ts-reject",
@@ -120,7 +175,40 @@ pub(crate) const ROWS: [Row; 14] = [
     )
     .http(),
     Row::legacy("ts-legacy", Kind::TypeScript, &["node", FIXTURE_MJS, "stdio"]).pinned(),
+    Row::legacy(
+        "ts-http-legacy",
+        Kind::TypeScript,
+        &["node", "--import", LOOPBACK, FIXTURE_MJS, "http", "0"],
+    )
+    .http()
+    .pinned(),
+    Row::modern("rmcp", Kind::Rust, &[RMCP, "stdio"]),
+    Row::legacy("rmcp-legacy", Kind::Rust, &[RMCP, "stdio"]).pinned(),
+    Row::modern("rmcp-http", Kind::Rust, &[RMCP, "http"]).http(),
+    Row::legacy("rmcp-http-legacy", Kind::Rust, &[RMCP, "http"])
+        .http()
+        .pinned(),
 ];
+
+/// The rows that the command line is run on: each SDK, era and transport.
+pub(crate) fn cli_rows() -> impl Iterator<Item = Row> {
+    [
+        "everything",
+        "everything-http",
+        "everything-old",
+        "time",
+        "time-old",
+        "py",
+        "py-http",
+        "py-http-legacy",
+        "fast-http",
+        "ts",
+        "ts-reject",
+        "ts-http",
+    ]
+    .into_iter()
+    .map(row)
+}
 
 /// The row of this name.
 pub(crate) fn row(name: &str) -> Row {
@@ -135,16 +223,26 @@ impl Row {
         match self.kind {
             // Told to answer with JSON alone, it does not notice that nobody listens any more, whoever hangs up.
             Kind::Python if self.command.contains(&"json") => None,
-            Kind::Python | Kind::TypeScript => Some("slow: cancelled"),
-            Kind::Everything | Kind::Time | Kind::OldTime => None,
+            // Without a session, no request knows of another.
+            Kind::TypeScript if self.is_legacy_http() => None,
+            Kind::Python | Kind::Fast | Kind::TypeScript | Kind::Rust => Some("slow: cancelled"),
+            _ => None,
         }
     }
 
     /// How many answers come to what was cancelled: the protocol asks for none, the Python SDK ends the POST of a
-    /// legacy call with one.
-    pub(crate) fn late_answers(&self) -> usize {
-        let answers = self.kind == Kind::Python && self.transport == Transport::Http;
-        usize::from(answers && self.revision.era() == Era::Legacy)
+    /// legacy call with one, and who cannot tell what is cancelled may answer in time or not.
+    pub(crate) fn late_answers(&self, cancelled: usize) -> RangeInclusive<usize> {
+        match self.kind {
+            _ if !self.is_legacy_http() => 0..=0,
+            Kind::Python | Kind::Fast => cancelled..=cancelled,
+            Kind::TypeScript => 0..=cancelled,
+            _ => 0..=0,
+        }
+    }
+
+    fn is_legacy_http(&self) -> bool {
+        self.transport == Transport::Http && self.revision.era() == Era::Legacy
     }
 
     /// A tool that makes it send a log message, and words in that.
@@ -154,8 +252,27 @@ impl Row {
             // An answer that is JSON alone has no room for a message.
             Kind::Python if self.command.contains(&"json") => None,
             Kind::Python => Some(("noisy", "log line")),
-            Kind::TypeScript | Kind::Time | Kind::OldTime => None,
+            _ => None,
         }
+    }
+
+    /// The tools that ask the client for something.
+    pub(crate) fn questions(&self) -> Vec<Question> {
+        match self.kind {
+            // Without a session there is nobody whom it could ask.
+            Kind::TypeScript if self.is_legacy_http() => Vec::new(),
+            kind => kind.questions(),
+        }
+    }
+
+    /// Whether it starts programs to help it.
+    pub(crate) fn has_helpers(&self) -> bool {
+        self.kind == Kind::Git
+    }
+
+    /// Whether it ends with its input.
+    pub(crate) fn minds_the_end_of_input(&self) -> bool {
+        self.kind != Kind::OldEverything
     }
 
     /// Whether it tells how far it is: one that answers with JSON alone has no way to.
@@ -182,6 +299,10 @@ impl Row {
         }
     }
 
+    const fn speaking(self, revision: Revision) -> Self {
+        Self { revision, ..self }
+    }
+
     const fn http(self) -> Self {
         Self {
             transport: Transport::Http,
@@ -200,72 +321,164 @@ impl Row {
 impl Kind {
     /// The name that it gives itself.
     pub(crate) fn own_name(self) -> &'static str {
-        match self {
-            Self::Everything => "mcp-servers/everything",
-            Self::Time | Self::OldTime => "mcp-time",
-            Self::Python => "py-everything",
-            Self::TypeScript => "ts-everything",
-        }
+        self.facts().own_name
     }
 
     /// Some of the tools that it lists.
     pub(crate) fn tools(self) -> &'static [&'static str] {
-        match self {
-            Self::Everything => &[
-                "echo",
-                "get-sum",
-                "get-structured-content",
-                "trigger-long-running-operation",
-            ],
-            Self::Time | Self::OldTime => &["get_current_time", "convert_time"],
-            Self::Python => &["add", "slow", "ask", "sample", "roots", "touch", "noisy"],
-            Self::TypeScript => &["add", "slow", "ask", "region", "touch"],
+        self.facts().tools
+    }
+
+    /// How it answers a call of a tool that it does not have.
+    pub(crate) fn unknown_tool(self) -> UnknownTool {
+        self.facts().unknown_tool
+    }
+
+    /// A resource and a prompt that it lists.
+    pub(crate) fn listed(self) -> (Option<&'static str>, Option<&'static str>) {
+        self.facts().listed
+    }
+
+    fn facts(self) -> Facts {
+        let result = UnknownTool::Result;
+        let (own_name, tools, unknown_tool, listed): (_, &[_], _, _) = match self {
+            Self::Everything => (
+                "mcp-servers/everything",
+                &[
+                    "echo",
+                    "get-sum",
+                    "get-structured-content",
+                    "trigger-long-running-operation",
+                ],
+                result,
+                (
+                    Some("demo://resource/static/document/architecture.md"),
+                    Some("simple-prompt"),
+                ),
+            ),
+            Self::OldEverything => (
+                "example-servers/everything",
+                &["echo", "add", "longRunningOperation", "sampleLLM", "getTinyImage"],
+                UnknownTool::Error(-32603),
+                (Some("test://static/resource/1"), Some("simple_prompt")),
+            ),
+            Self::Filesystem => (
+                "secure-filesystem-server",
+                &["read_text_file", "list_directory", "directory_tree"],
+                result,
+                (None, None),
+            ),
+            Self::Memory => (
+                "memory-server",
+                &["create_entities", "read_graph", "search_nodes"],
+                result,
+                (Some("memory://knowledge-graph"), None),
+            ),
+            Self::Thinking => (
+                "sequential-thinking-server",
+                &["sequentialthinking"],
+                result,
+                (None, None),
+            ),
+            Self::App => (
+                "Basic MCP App Server (Vanilla JS)",
+                &["get-time"],
+                UnknownTool::Error(-32602),
+                (Some("ui://get-time/mcp-app.html"), None),
+            ),
+            Self::Time => ("mcp-time", TIME_TOOLS, UnknownTool::Error(-32602), (None, None)),
+            Self::OldTime => ("mcp-time", TIME_TOOLS, result, (None, None)),
+            Self::Git => (
+                "mcp-git",
+                &["git_status", "git_log", "git_diff"],
+                UnknownTool::Error(-32602),
+                (None, None),
+            ),
+            Self::Fetch => (
+                "mcp-fetch",
+                &["fetch"],
+                UnknownTool::Error(-32602),
+                (None, Some("fetch")),
+            ),
+            Self::Python => (
+                "py-everything",
+                &["add", "slow", "ask", "sample", "roots", "touch", "noisy"],
+                result,
+                (Some("res://counter"), Some("greet")),
+            ),
+            Self::Fast => (
+                "fast",
+                &["add", "slow"],
+                result,
+                (Some("res://counter"), Some("greet")),
+            ),
+            Self::TypeScript => (
+                "ts-everything",
+                &["add", "slow", "ask", "region", "touch"],
+                UnknownTool::Error(-32602),
+                (Some("res://counter"), Some("greet")),
+            ),
+            Self::Rust => (
+                "rmcp-dual",
+                &["add", "slow"],
+                UnknownTool::Error(-32602),
+                (None, None),
+            ),
+        };
+        Facts {
+            own_name,
+            tools,
+            unknown_tool,
+            listed,
         }
     }
 
     pub(crate) fn sample(self) -> Sample {
         let two_and_three = json!({"a": 2, "b": 3});
-        match self {
-            Self::Everything => Sample {
-                tool: "get-sum",
-                arguments: two_and_three,
-                text: "The sum of 2 and 3 is 5.",
-                structured: None,
-            },
-            Self::Time | Self::OldTime => Sample {
-                tool: "convert_time",
-                arguments: json!({"source_timezone": "Asia/Tokyo", "time": "12:00", "target_timezone": "UTC"}),
-                text: "T03:00:00+00:00",
-                structured: None,
-            },
-            Self::Python => Sample {
-                tool: "add",
-                arguments: two_and_three,
-                text: "5",
-                structured: Some(json!({"result": 5})),
-            },
-            Self::TypeScript => Sample {
-                tool: "add",
-                arguments: two_and_three,
-                text: "5",
-                structured: Some(json!({"sum": 5})),
-            },
-        }
-    }
-
-    pub(crate) fn unknown_tool(self) -> UnknownTool {
-        match self {
-            Self::Everything | Self::OldTime | Self::Python => UnknownTool::Result,
-            Self::Time | Self::TypeScript => UnknownTool::Error(-32602),
-        }
-    }
-
-    /// A resource and a prompt that it lists.
-    pub(crate) fn listed(self) -> Option<(&'static str, &'static str)> {
-        match self {
-            Self::Everything => Some(("demo://resource/static/document/architecture.md", "simple-prompt")),
-            Self::Python | Self::TypeScript => Some(("res://counter", "greet")),
-            Self::Time | Self::OldTime => None,
+        let (tool, arguments, text) = match self {
+            Self::Everything => ("get-sum", two_and_three, "The sum of 2 and 3 is 5."),
+            Self::OldEverything => ("add", two_and_three, "The sum of 2 and 3 is 5."),
+            Self::Filesystem => (
+                "read_text_file",
+                json!({"path": "loopback.mjs"}),
+                "from 'node:net'",
+            ),
+            Self::Memory => ("read_graph", json!({}), "\"entities\": []"),
+            Self::Thinking => (
+                "sequentialthinking",
+                json!({"thought": "?", "thoughtNumber": 1, "totalThoughts": 1, "nextThoughtNeeded": false}),
+                "\"thoughtNumber\": 1",
+            ),
+            Self::App => ("get-time", json!({}), "T"),
+            Self::Time | Self::OldTime => (
+                "convert_time",
+                json!({"source_timezone": "Asia/Tokyo", "time": "12:00", "target_timezone": "UTC"}),
+                "T03:00:00+00:00",
+            ),
+            Self::Git => (
+                "git_log",
+                json!({"repo_path": REPOSITORY, "max_count": 1}),
+                "The first commit",
+            ),
+            Self::Fetch => (
+                "fetch",
+                json!({"url": "http://127.0.0.1:9/"}),
+                "not a public address",
+            ),
+            Self::Python | Self::Fast | Self::TypeScript | Self::Rust => ("add", two_and_three, "5"),
+        };
+        let structured = match self {
+            Self::Python | Self::Fast => Some(json!({"result": 5})),
+            Self::TypeScript => Some(json!({"sum": 5})),
+            Self::Memory => Some(json!({"entities": [], "relations": []})),
+            _ => None,
+        };
+        Sample {
+            tool,
+            arguments,
+            text,
+            structured,
+            fails: self == Self::Fetch,
         }
     }
 
@@ -296,7 +509,12 @@ impl Kind {
                 question(InputKind::Roots, "roots", FIRST_ROOT),
             ],
             Self::TypeScript => vec![question(InputKind::ElicitationForm, "ask", r#"{"ok":true}"#)],
-            Self::Time | Self::OldTime => Vec::new(),
+            Self::OldEverything => vec![Question {
+                arguments: json!({"prompt": "hi"}),
+                // It shows the answer as JavaScript shows any object.
+                ..question(InputKind::Sampling, "sampleLLM", "[object Object]")
+            }],
+            _ => Vec::new(),
         }
     }
 
@@ -321,15 +539,37 @@ impl Kind {
                 "trigger-long-running-operation",
                 json!({"duration": seconds, "steps": count}),
             ),
-            Self::Python => ("slow", json!({"steps": count, "delay_ms": millis})),
+            Self::OldEverything => (
+                "longRunningOperation",
+                json!({"duration": seconds, "steps": count}),
+            ),
+            Self::Python | Self::Fast | Self::Rust => ("slow", json!({"steps": count, "delay_ms": millis})),
             Self::TypeScript => ("slow", json!({"steps": count, "delayMs": millis})),
-            Self::Time | Self::OldTime => return None,
+            _ => return None,
         };
         Some(Steps { tool, arguments })
     }
 }
 
 const EVERYTHING: &str = "target/servers/node_modules/@modelcontextprotocol/server-everything/dist/index.js";
+const OLD_EVERYTHING: &str =
+    "target/servers-old/node_modules/@modelcontextprotocol/server-everything/dist/index.js";
+const FILESYSTEM: &str = "target/servers/node_modules/@modelcontextprotocol/server-filesystem/dist/index.js";
+const MEMORY: &str = "target/servers/node_modules/@modelcontextprotocol/server-memory/dist/index.js";
+/// Never written to: the calls of the tests only read.
+const MEMORY_FILE: &str = concat!("MEMORY_FILE_PATH=", env!("CARGO_TARGET_TMPDIR"), "/memory.jsonl");
+const THINKING: &str =
+    "target/servers/node_modules/@modelcontextprotocol/server-sequential-thinking/dist/index.js";
+const APP: &str = "target/servers/node_modules/@modelcontextprotocol/server-basic-vanillajs/dist/index.js";
+const TIME: &[&str] = &["target/py/bin/mcp-server-time"];
+const TIME_TOOLS: &[&str] = &["get_current_time", "convert_time"];
+const GIT: &[&str] = &["target/py/bin/mcp-server-git", "--repository", REPOSITORY];
+/// With one commit, made by the installer.
+const REPOSITORY: &str = "target/repository";
+const FIXTURE_FAST: &str = "tests/servers/fixtures/fast.py";
+const FAST_PYTHON: &str = "target/fastmcp/bin/python";
+/// Beside the folder of temporary files: where cargo puts examples.
+pub(crate) const RMCP: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/../debug/examples/rmcp-dual");
 const FIXTURE_PY: &str = "tests/servers/fixtures/everything.py";
 const FIXTURE_MJS: &str = "target/servers/everything.mjs";
 const PYTHON: &str = "target/py/bin/python";
