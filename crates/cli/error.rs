@@ -313,6 +313,7 @@ fn exit_of_call(kind: &CallErrorKind) -> Exit {
         | CallErrorKind::ConnectionDown { .. }
         | CallErrorKind::Http { .. }
         | CallErrorKind::Redirected { .. }
+        | CallErrorKind::SessionLost { .. }
         | CallErrorKind::Shutdown => Exit::Connection,
         // Rpc, Protocol, Decode and what else an answer can be: it came, and is no result.
         _ => Exit::Protocol,

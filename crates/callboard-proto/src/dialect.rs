@@ -181,7 +181,20 @@ impl Dialect {
             era: self.era(),
             version_header: self.revision.has_version_header().then(|| self.revision.as_str()),
             headers: None,
+            resumable: self.resumes(),
         }
+    }
+
+    /// Whether an event stream that answers a request is taken up again where it ended (LHT-08).
+    #[must_use]
+    pub fn resumes(&self) -> bool {
+        self.channel == Channel::Http && self.revision.has_resumption()
+    }
+
+    /// Whether a message may come in a batch (RPC-07).
+    #[must_use]
+    pub fn takes_batches(&self) -> bool {
+        self.revision.has_batches()
     }
 
     /// How a request on the wire is cancelled.

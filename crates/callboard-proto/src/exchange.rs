@@ -85,6 +85,8 @@ pub enum Effect {
     Submit {
         /// The params of this round.
         params: Bytes,
+        /// The same was refused once, for what the connection has settled anew meanwhile.
+        refused_once: bool,
     },
     /// Give the place on the wire back and have these answered: [`Exchange::handle_answered`].
     Ask(Vec<InputRequest>),
@@ -183,8 +185,8 @@ pub struct Exchange {
     era: Era,
     /// Some round of it was answered: whatever comes, the server has had a part of the call.
     answered: bool,
-    /// A refused version has been answered with a repeat.
-    renegotiated: bool,
+    /// A refused version or session has been answered with a repeat, which comes once a round.
+    refused_once: bool,
     headers: Headers,
     urls: Urls,
     effects: Effects,
@@ -273,7 +275,7 @@ impl Exchange {
             repeat: false,
             era: Era::Modern,
             answered,
-            renegotiated: false,
+            refused_once: false,
             headers: if mirrors { Headers::List } else { Headers::Error },
             urls: if repeat_after_urls {
                 Urls::Visit
@@ -297,7 +299,10 @@ impl Exchange {
             } else {
                 self.rounds.next_params()
             };
-            self.effects.push_back(Effect::Submit { params });
+            self.effects.push_back(Effect::Submit {
+                params,
+                refused_once: self.refused_once,
+            });
         }
     }
 
@@ -329,8 +334,13 @@ impl Exchange {
             Outcome::Error(ErrorObject {
                 code: UNSUPPORTED_VERSION,
                 ..
-            }) if self.era == Era::Modern && !self.renegotiated => {
-                self.renegotiated = true;
+            }) if self.era == Era::Modern && !self.refused_once => {
+                self.refused_once = true;
+                self.again(false, now);
+            }
+            // There is another session meanwhile, and the refusal says that the request was not run (LHT-03).
+            Outcome::SessionLost(_) if !self.refused_once => {
+                self.refused_once = true;
                 self.again(false, now);
             }
             // FR-096: the schema that the headers were made by is not known, or not the server's any more. It did not run
@@ -529,7 +539,7 @@ impl Exchange {
 
     fn next_round(&mut self, pause: Duration, now: Instant) {
         self.state = State::Waiting;
-        self.renegotiated = false;
+        self.refused_once = false;
         if let Headers::Listed = self.headers {
             self.headers = Headers::List;
         }

@@ -118,6 +118,9 @@ pub enum Junk {
     /// A batch without messages.
     #[error("an empty batch")]
     EmptyBatch,
+    /// A message of a batch, where the revision in use has none.
+    #[error("a batch, which only revision 2025-03-26 has")]
+    Batch,
     /// `jsonrpc` is not there or not the string `2.0`.
     #[error("not JSON-RPC 2.0")]
     NotJsonRpc,
@@ -220,6 +223,16 @@ impl Frame {
         };
         Frames { bytes, state }
     }
+
+    /// Whether this is a batch, by its first character alone.
+    #[must_use]
+    pub fn is_batch(bytes: &[u8]) -> bool {
+        let text = bytes.strip_prefix(BOM).unwrap_or(bytes);
+        let mut significant = text
+            .iter()
+            .filter(|byte| !matches!(byte, b' ' | b'\t' | b'\r' | b'\n'));
+        significant.next() == Some(&b'[')
+    }
 }
 
 impl RequestId {
@@ -247,6 +260,7 @@ impl Junk {
             | Self::NotJson { .. }
             | Self::NotAnObject
             | Self::EmptyBatch
+            | Self::Batch
             | Self::NotJsonRpc
             | Self::Duplicate
             | Self::BadId

@@ -14,6 +14,7 @@
 //! Start reading at [`Protocol::handle_event`].
 
 mod asked;
+mod renewal;
 
 pub use asked::INTERNAL_ERROR;
 
@@ -28,10 +29,12 @@ use crate::negotiate::{
     self, Ask, Input, METHOD_NOT_FOUND, Opened, Opening, OpeningConfig, OpeningFailure, Reopened, Reply,
     Step, Stray,
 };
-use crate::revision::{Era, Revision};
-use crate::wire::{Command, Down, Ended, Event, Key, Origin, Outgoing, Refusal, SendMeta};
+use crate::revision::Era;
+use crate::session;
+use crate::wire::{Command, Down, Ended, Event, Key, Keys, Origin, Outgoing, Refusal, SendMeta};
 use asked::{Asked, Open};
 use bytes::Bytes;
+use renewal::{Losses, Renewal};
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
@@ -46,16 +49,9 @@ pub struct Config {
     pub identity: Identity,
     /// Which log messages are wanted, where somebody has said so: asked for as soon as it is open.
     pub log_level: Option<LoggingLevel>,
-    /// Ids for requests of the connection itself, never used for anything else.
-    pub keys: [Key; OWN_KEYS],
+    /// Where the ids for requests of the connection itself come from; shared with whoever submits.
+    pub keys: Keys,
 }
-
-/// How many requests of its own a connection sends at most: five for its opening, one for the log level, the rest
-/// for renegotiations.
-pub const OWN_KEYS: usize = 12;
-
-/// How long a renegotiation may take.
-const RENEGOTIATION: Duration = Duration::from_secs(10);
 
 /// How long a legacy HTTP exchange stays open after its cancel, waiting for the answer that may still come.
 const LINGER: Duration = Duration::from_secs(10);
@@ -97,6 +93,8 @@ pub struct Submission<W> {
     pub capabilities: Option<Bytes>,
     /// Headers of its own: sent over modern HTTP alone, ignored elsewhere.
     pub headers: Option<Arc<[(String, String)]>>,
+    /// It was refused once for what the connection is to blame for; if it is again, the connection is not.
+    pub refused_once: bool,
     /// Who waits for it.
     pub waiter: W,
 }
@@ -108,6 +106,8 @@ pub enum Effect<W> {
     Command(Command),
     /// The connection is open for requests.
     Opened(Opened),
+    /// It has another session, in place of one that was lost; what it found may differ.
+    Renewed(Opened),
     /// Progress for a request in flight: the params of the notification, raw.
     Progress {
         /// The request; its waiter is [`Protocol::waiter`].
@@ -169,6 +169,8 @@ pub enum Outcome {
     /// With an HTTP status that is no success, and that has no JSON-RPC error in its body or says that nothing was
     /// run.
     Refused(Refusal),
+    /// It was refused, since the server does not know the session any more; it was not run.
+    SessionLost(Refusal),
     /// It never reached the server; the text says why.
     Unreachable(String),
     /// The server sends its requests elsewhere, where they are not sent; the text says what to do.
@@ -242,8 +244,8 @@ pub enum End {
 pub struct Protocol<W> {
     config: Config,
     phase: Phase<W>,
-    /// How many of the keys in `config` are used.
-    used: usize,
+    /// When it lost sessions lately.
+    losses: Losses,
     /// A request of its own whose answer nobody waits for.
     silent: Option<Key>,
     asked: Asked,
@@ -259,7 +261,12 @@ pub struct Protocol<W> {
 enum Phase<W> {
     Opening(Box<OpeningPhase>),
     Ready(ReadyPhase<W>),
-    Closing,
+    Closing {
+        /// What the transport's own end is then called.
+        end: End,
+        /// Where the shell does not bound it itself: when it ends without the transport.
+        until: Option<Instant>,
+    },
     Over,
 }
 
@@ -268,19 +275,10 @@ struct ReadyPhase<W> {
     dialect: Dialect,
     /// A legacy server that takes `logging/setLevel`.
     offers_logging: bool,
-    /// Counts the renegotiations that have ended.
+    /// Counts the renewals that have ended.
     epoch: u32,
     /// While one is under way: nothing is sent, what is submitted waits.
-    renegotiating: Option<Box<Renegotiating<W>>>,
-}
-
-#[derive(Debug)]
-struct Renegotiating<W> {
-    key: Key,
-    revision: Revision,
-    until: Instant,
-    /// In the order they came; bounded by the permits of their senders.
-    held: VecDeque<Submission<W>>,
+    renewal: Option<Box<Renewal<W>>>,
 }
 
 #[derive(Debug)]
@@ -299,6 +297,8 @@ struct Entry<W> {
     wants_progress: bool,
     /// The epoch it was sent in.
     epoch: u32,
+    /// As given in the submission.
+    refused_once: bool,
     /// An HTTP exchange answered some other id: worth a word when it ends without an answer.
     strange: Option<RequestId>,
     state: EntryState<W>,
@@ -329,7 +329,7 @@ impl<W> Protocol<W> {
         Self {
             config,
             phase: Phase::Opening(Box::new(opening)),
-            used: 0,
+            losses: Losses::default(),
             silent: None,
             asked: Asked::default(),
             table: HashMap::default(),
@@ -343,13 +343,13 @@ impl<W> Protocol<W> {
     pub fn handle_submit(&mut self, submission: Submission<W>) {
         match &mut self.phase {
             Phase::Ready(ReadyPhase {
-                renegotiating: Some(renegotiating),
+                renewal: Some(renewal),
                 ..
             }) => {
-                renegotiating.held.push_back(submission);
+                renewal.held.push_back(submission);
             }
             Phase::Ready(_) => self.send_submission(submission),
-            Phase::Opening(_) | Phase::Closing | Phase::Over => {
+            Phase::Opening(_) | Phase::Closing { .. } | Phase::Over => {
                 let (waiter, outcome) = (submission.waiter, Outcome::Down(Down::Closed));
                 self.effects.push_back(Effect::Settle { waiter, outcome });
             }
@@ -367,6 +367,7 @@ impl<W> Protocol<W> {
             wants_progress,
             capabilities,
             headers,
+            refused_once,
             waiter,
         } = submission;
         let dialect = &mut ready.dialect;
@@ -378,6 +379,8 @@ impl<W> Protocol<W> {
                 (Method::SET_LEVEL, Some(Outcome::Unsupported))
             }
             (Operation::SetLogLevel(level), Era::Legacy) => {
+                // The next session is asked for it too.
+                self.config.log_level = Some(level);
                 params = params.replaced(&serde_json::json!({ "level": level.as_str() }));
                 (Method::SET_LEVEL, None)
             }
@@ -415,6 +418,7 @@ impl<W> Protocol<W> {
             method,
             wants_progress,
             epoch: ready.epoch,
+            refused_once,
             strange: None,
             state: EntryState::Waiting(waiter),
         };
@@ -447,8 +451,8 @@ impl<W> Protocol<W> {
             return;
         };
         let way = ready.dialect.cancel_way();
-        if let Some(renegotiating) = &mut ready.renegotiating {
-            renegotiating.held.retain(|held| held.key != key);
+        if let Some(renewal) = &mut ready.renewal {
+            renewal.held.retain(|held| held.key != key);
         }
         let Some(entry) = self.table.get_mut(&key) else {
             return;
@@ -474,6 +478,7 @@ impl<W> Protocol<W> {
                 entry.state = EntryState::Lingering;
                 self.lingering.push_back((now + LINGER, key));
                 self.give_up_the_oldest();
+                self.effects.push_back(Effect::Command(Command::Forget { key }));
                 self.notify_cancelled(key, reason);
             }
         }
@@ -496,10 +501,13 @@ impl<W> Protocol<W> {
         match self.phase {
             Phase::Opening(_) | Phase::Ready(_) => {
                 self.settle_all(|| Outcome::Down(Down::Closed));
-                self.phase = Phase::Closing;
+                self.phase = Phase::Closing {
+                    end: End::Closed,
+                    until: None,
+                };
                 self.effects.push_back(Effect::Command(Command::Close));
             }
-            Phase::Closing | Phase::Over => {}
+            Phase::Closing { .. } | Phase::Over => {}
         }
     }
 
@@ -507,12 +515,23 @@ impl<W> Protocol<W> {
     pub fn handle_event(&mut self, event: Event, now: Instant) {
         match event {
             Event::Up => self.opening_input(Input::Up, now),
-            Event::Frame { origin, frame } => self.handle_frame(origin, frame, now),
-            Event::Junk { origin, reason } => self.handle_junk(origin, reason),
+            Event::Frame { batched: true, .. } | Event::Junk { batched: true, .. }
+                if !self.takes_batches() =>
+            {
+                self.handle_untied_junk(Junk::Batch);
+            }
+            Event::Frame { origin, frame, .. } => self.handle_frame(origin, frame, now),
+            Event::Junk { origin, reason, .. } => self.handle_junk(origin, reason),
             Event::TooLarge { key, limit } => self.handle_too_large(key, limit, now),
             Event::Ended { key, how } => self.handle_ended(key, how, now),
+            Event::Refused(refusal) => self.handle_refused(&refusal, now),
             Event::Down(down) => self.handle_down(down, now),
         }
+    }
+
+    /// RPC-07: only where the revision is known, and has them.
+    fn takes_batches(&self) -> bool {
+        matches!(&self.phase, Phase::Ready(ready) if ready.dialect.takes_batches())
     }
 
     /// To be called when the instant of [`Protocol::poll_timeout`] has come.
@@ -522,13 +541,14 @@ impl<W> Protocol<W> {
         {
             self.opening_input(Input::Timeout, now);
         }
-        if let Phase::Ready(ready) = &self.phase
-            && ready
-                .renegotiating
-                .as_ref()
-                .is_some_and(|renegotiating| now >= renegotiating.until)
+        self.handle_renewal_timeout(now);
+        if let Phase::Closing {
+            end,
+            until: Some(until),
+        } = &self.phase
+            && now >= *until
         {
-            self.renegotiation_failed("no answer");
+            self.end(end.clone());
         }
         while let Some(&(due, key)) = self.lingering.front()
             && now >= due
@@ -550,11 +570,9 @@ impl<W> Protocol<W> {
     pub fn poll_timeout(&self) -> Option<Instant> {
         let own = match &self.phase {
             Phase::Opening(opening) => opening.machine.timeout(),
-            Phase::Ready(ready) => ready
-                .renegotiating
-                .as_ref()
-                .map(|renegotiating| renegotiating.until),
-            Phase::Closing | Phase::Over => None,
+            Phase::Ready(_) => self.renewal_timeout(),
+            Phase::Closing { until, .. } => *until,
+            Phase::Over => None,
         };
         let lingering = self.lingering.front().map(|&(due, _)| due);
         own.into_iter().chain(lingering).min()
@@ -599,12 +617,13 @@ impl<W> Protocol<W> {
         if let Some(input) = self.opening_answer(&id, || Reply::Result(result.clone())) {
             return self.opening_input(input, now);
         }
-        if self.is_renegotiation(&id) {
-            return self.renegotiated(&result);
+        if self.is_renewal(&id) {
+            return self.renewal_answered(Reply::Result(result), now);
         }
         let Some(key) = self.waiting_key(&id) else {
             return self.unexpected_answer(origin, id);
         };
+        self.end_exchange_elsewhere(origin, key);
         let Some((method, waiter)) = self.take(key) else {
             return;
         };
@@ -631,13 +650,25 @@ impl<W> Protocol<W> {
         if let Some(input) = self.opening_answer(&id, || Reply::Error(error.clone(), None)) {
             return self.opening_input(input, now);
         }
-        if self.is_renegotiation(&id) {
-            return self.renegotiation_failed(&format!("error {}", error.code));
+        if self.is_renewal(&id) {
+            return self.renewal_answered(Reply::Error(error, None), now);
         }
         let Some(key) = self.waiting_key(&id) else {
             return self.unexpected_answer(origin, id);
         };
+        self.end_exchange_elsewhere(origin, key);
         self.settle_with_error(key, error, now);
+    }
+
+    /// An answer may come on another stream than that of its request, which then is waited for and resumed no more.
+    /// In the legacy era that is no cancel, and the call is over anyway.
+    fn end_exchange_elsewhere(&mut self, origin: Origin, key: Key) {
+        if let Phase::Ready(ready) = &self.phase
+            && origin != Origin::Exchange(key)
+            && ready.dialect.resumes()
+        {
+            self.effects.push_back(Effect::Command(Command::Abort { key }));
+        }
     }
 
     fn handle_notification(&mut self, method: Method, params: Option<Bytes>) {
@@ -675,7 +706,7 @@ impl<W> Protocol<W> {
                 self.reply(&id, Ok(&RawJson::new(Bytes::from_static(b"{}"))));
             }
             Phase::Opening(_) | Phase::Ready(_) => self.handle_asked(origin, id, method, params),
-            Phase::Closing | Phase::Over => {}
+            Phase::Closing { .. } | Phase::Over => {}
         }
     }
 
@@ -792,13 +823,17 @@ impl<W> Protocol<W> {
         match reason.answers().and_then(|id| self.waiting_key(id)) {
             Some(key) => self.settle(key, Outcome::Violation(Violation::Malformed(reason))),
             None => {
-                self.note_stray(|| Stray::Junk(reason.clone()));
                 if let Some(id) = reason.asks() {
                     self.refuse_malformed(id, &reason);
                 }
-                self.effects.push_back(Effect::Odd(Oddity::Junk(reason)));
+                self.handle_untied_junk(reason);
             }
         }
+    }
+
+    fn handle_untied_junk(&mut self, reason: Junk) {
+        self.note_stray(|| Stray::Junk(reason.clone()));
+        self.effects.push_back(Effect::Odd(Oddity::Junk(reason)));
     }
 
     /// Tells a legacy server that its request makes no sense (FR-028), once it is known to be one.
@@ -806,7 +841,7 @@ impl<W> Protocol<W> {
         let may_answer = match &self.phase {
             Phase::Opening(opening) => opening.machine.is_initializing(),
             Phase::Ready(ready) => ready.dialect.answers_requests(),
-            Phase::Closing | Phase::Over => false,
+            Phase::Closing { .. } | Phase::Over => false,
         };
         if may_answer {
             let code = match reason {
@@ -838,8 +873,8 @@ impl<W> Protocol<W> {
         if let Some(input) = self.opening_answer(&id, || opening_reply(&how)) {
             return self.opening_input(input, now);
         }
-        if self.is_renegotiation(&id) {
-            return self.renegotiation_failed("no answer");
+        if self.is_renewal(&id) {
+            return self.renewal_answered(opening_reply(&how), now);
         }
         let Some(entry) = self.table.get_mut(&key) else {
             return;
@@ -865,14 +900,29 @@ impl<W> Protocol<W> {
                     Ended::Unreachable(text) => Outcome::Unreachable(text),
                     Ended::Redirected(text) => Outcome::Redirected(text),
                     Ended::Unusable(text) => Outcome::Violation(Violation::Unusable(text)),
-                    Ended::Refused(refusal) if refusal.is_before_execution() => Outcome::Refused(refusal),
-                    Ended::Refused(refusal) => match negotiate::error_in(&refusal) {
-                        Some(error) => return self.settle_with_error(key, error, now),
-                        None => Outcome::Refused(refusal),
-                    },
+                    Ended::Refused(refusal) => return self.refused(key, refusal, now),
                 };
                 self.settle(key, outcome);
             }
+        }
+    }
+
+    fn refused(&mut self, key: Key, refusal: Refusal, now: Instant) {
+        if session::is_lost(&refusal)
+            && let Some(&Entry {
+                epoch, refused_once, ..
+            }) = self.table.get(&key)
+        {
+            self.settle(key, Outcome::SessionLost(refusal));
+            // What two sessions refuse says nothing of the second one.
+            if !refused_once {
+                self.session_lost(epoch, now);
+            }
+            return;
+        }
+        match negotiate::error_in(&refusal) {
+            Some(error) if !refusal.is_before_execution() => self.settle_with_error(key, error, now),
+            _ => self.settle(key, Outcome::Refused(refusal)),
         }
     }
 
@@ -883,7 +933,7 @@ impl<W> Protocol<W> {
                 self.settle_all(|| Outcome::Down(down.clone()));
                 self.end(End::Lost(down));
             }
-            Phase::Closing => self.end(End::Closed),
+            Phase::Closing { end, .. } => self.end(end.clone()),
             Phase::Over => {}
         }
     }
@@ -892,22 +942,24 @@ impl<W> Protocol<W> {
         let Phase::Opening(opening) = &mut self.phase else {
             return;
         };
+        // A server may have opened a session that is not wanted (LIF-03).
+        let may_have_session = self.config.opening.channel == negotiate::Channel::Http
+            && matches!(input, Input::Initialized(Reply::Result(_)));
         match opening.machine.handle(input, now) {
             Step::Wait => {}
             Step::Ask(ask) => self.ask(ask),
             Step::Opened(opened) => self.opened(opened),
             Step::Reopen(reopened) => self.end(End::Reopen(reopened)),
+            Step::Fail(failure) if may_have_session => self.close_and_end(End::NotOpened(failure), now),
             Step::Fail(failure) => self.end(End::NotOpened(failure)),
         }
     }
 
     fn ask(&mut self, ask: Ask) {
+        let key = self.own_key();
         let Phase::Opening(opening) = &mut self.phase else {
             return;
         };
-        // The machine asks no more often than there are keys; the last is never given to two requests at once.
-        let key = self.config.keys[self.used.min(OWN_KEYS - 1)];
-        self.used += 1;
         let channel = self.config.opening.channel;
         let (message, meta) = match ask {
             Ask::Discover(revision) => {
@@ -928,7 +980,6 @@ impl<W> Protocol<W> {
         } else {
             Vec::new()
         };
-        self.highest = self.highest.max(key);
         self.send(Some(key), message, meta);
         for id in pings {
             self.reply(&id, Ok(&RawJson::new(Bytes::from_static(b"{}"))));
@@ -936,6 +987,12 @@ impl<W> Protocol<W> {
     }
 
     fn opened(&mut self, opened: Opened) {
+        self.begin(&opened, 0);
+        self.effects.push_back(Effect::Opened(opened));
+    }
+
+    /// Speaks as was agreed, and ends the handshake where there was one.
+    fn begin(&mut self, opened: &Opened, epoch: u32) {
         let mut dialect = Dialect::new(
             opened.revision,
             self.config.opening.channel,
@@ -945,12 +1002,12 @@ impl<W> Protocol<W> {
         if !legacy {
             dialect.set_log_level(self.config.log_level);
         }
-        let offers_logging = legacy && offers_logging(&opened);
+        let offers_logging = legacy && offers_logging(opened);
         self.phase = Phase::Ready(ReadyPhase {
             dialect,
             offers_logging,
-            epoch: 0,
-            renegotiating: None,
+            epoch,
+            renewal: None,
         });
         if legacy {
             // LIF-04
@@ -959,7 +1016,6 @@ impl<W> Protocol<W> {
                 self.ask_for_logs();
             }
         }
-        self.effects.push_back(Effect::Opened(opened));
     }
 
     /// STD-10: a new session knows nothing of the level that was set in the one before.
@@ -967,16 +1023,19 @@ impl<W> Protocol<W> {
         let Some(level) = self.config.log_level else {
             return;
         };
-        let Some(key) = self.config.keys.get(self.used).copied() else {
-            return;
-        };
-        self.used += 1;
+        let key = self.own_key();
         self.silent = Some(key);
-        self.highest = self.highest.max(key);
         let params = Params::default().replaced(&serde_json::json!({ "level": level.as_str() }));
         let message = envelope::request(key, &Method::SET_LEVEL, &params, None, false);
         let meta = self.legacy_meta(Some(Method::SET_LEVEL));
         self.send(Some(key), message, meta);
+    }
+
+    /// A fresh id for a request of the connection's own.
+    fn own_key(&mut self) -> Key {
+        let key = self.config.keys.fresh();
+        self.highest = self.highest.max(key);
+        key
     }
 
     /// The input that an answer is, if its id is one of the opening's.
@@ -994,84 +1053,6 @@ impl<W> Protocol<W> {
         } else {
             None
         }
-    }
-
-    /// A request was refused for its version: the first of them starts a renegotiation, the others join it. What is
-    /// submitted meanwhile waits for its end, what is in flight goes on.
-    fn version_refused(&mut self, sent_in: u32, error: &ErrorObject, now: Instant) {
-        let Phase::Ready(ready) = &mut self.phase else {
-            return;
-        };
-        // Refused under a version that is no longer spoken here, or again after a renegotiation: not this one's.
-        if ready.dialect.era() == Era::Legacy || ready.renegotiating.is_some() || sent_in != ready.epoch {
-            return;
-        }
-        let supported = negotiate::supported_in(error).unwrap_or_default();
-        let supported = supported.iter().map(String::as_str);
-        let Some(revision) = Revision::pick(supported, Some(Era::Modern)) else {
-            return;
-        };
-        let Some(key) = self.config.keys.get(self.used).copied() else {
-            return;
-        };
-        self.used += 1;
-        let until = now + RENEGOTIATION;
-        ready.renegotiating = Some(Box::new(Renegotiating {
-            key,
-            revision,
-            until,
-            held: VecDeque::new(),
-        }));
-        let channel = self.config.opening.channel;
-        let (message, meta) = dialect::discover(key, revision, channel, &self.config.identity);
-        self.highest = self.highest.max(key);
-        self.send(Some(key), message, meta);
-    }
-
-    fn is_renegotiation(&self, id: &RequestId) -> bool {
-        match &self.phase {
-            Phase::Ready(ReadyPhase {
-                renegotiating: Some(renegotiating),
-                ..
-            }) => as_key(id) == Some(renegotiating.key),
-            _ => false,
-        }
-    }
-
-    fn renegotiated(&mut self, result: &Bytes) {
-        let Phase::Ready(ready) = &mut self.phase else {
-            return;
-        };
-        let Some(renegotiating) = ready.renegotiating.take() else {
-            return;
-        };
-        let spoken = negotiate::supported_versions(result);
-        let spoken = spoken
-            .as_deref()
-            .is_some_and(|theirs| theirs.iter().any(|name| *name == renegotiating.revision.as_str()));
-        if !spoken {
-            ready.renegotiating = Some(renegotiating);
-            return self.renegotiation_failed("an answer without that version");
-        }
-        let level = ready.dialect.log_level();
-        ready.dialect = Dialect::new(
-            renegotiating.revision,
-            self.config.opening.channel,
-            &self.config.identity,
-        );
-        ready.dialect.set_log_level(level);
-        ready.epoch += 1;
-        for submission in renegotiating.held {
-            self.send_submission(submission);
-        }
-    }
-
-    /// The connection cannot go on: the next one opens anew.
-    fn renegotiation_failed(&mut self, how: &str) {
-        let down = Down::Io(format!("the version could not be renegotiated, {how}"));
-        self.settle_all(|| Outcome::Down(down.clone()));
-        self.effects.push_back(Effect::Command(Command::Close));
-        self.end(End::Lost(down));
     }
 
     /// The request in flight that an id names: a number, or its digits as a string (FR-023).
@@ -1146,12 +1127,12 @@ impl<W> Protocol<W> {
     fn settle_all(&mut self, outcome: impl Fn() -> Outcome) {
         let mut waiting: Vec<(Key, Entry<W>)> = self.table.drain().collect();
         waiting.sort_unstable_by_key(|(key, _)| *key);
-        for id in self.asked.remove_all() {
+        for (id, _) in self.asked.remove_all() {
             self.effects.push_back(Effect::StopAsked { id });
         }
         let held = match &mut self.phase {
-            Phase::Ready(ready) => ready.renegotiating.take().map(|renegotiating| renegotiating.held),
-            Phase::Opening(_) | Phase::Closing | Phase::Over => None,
+            Phase::Ready(ready) => ready.renewal.take().map(|renewal| renewal.held),
+            Phase::Opening(_) | Phase::Closing { .. } | Phase::Over => None,
         };
         for held in held.into_iter().flatten() {
             self.effects.push_back(Effect::Settle {
@@ -1191,12 +1172,13 @@ impl<W> Protocol<W> {
     fn legacy_meta(&self, method: Option<Method>) -> SendMeta {
         match &self.phase {
             Phase::Ready(ready) => ready.dialect.plain_meta(method),
-            Phase::Opening(_) | Phase::Closing | Phase::Over => SendMeta {
+            Phase::Opening(_) | Phase::Closing { .. } | Phase::Over => SendMeta {
                 method,
                 name: None,
                 era: Era::Legacy,
                 version_header: None,
                 headers: None,
+                resumable: false,
             },
         }
     }

@@ -77,6 +77,25 @@ impl Revision {
         }
     }
 
+    /// Whether a message may come in a batch, a JSON array of messages (2025-03-26 alone).
+    #[must_use]
+    pub const fn has_batches(self) -> bool {
+        match self {
+            Self::V2025_03_26 => true,
+            Self::V2024_11_05 | Self::V2025_06_18 | Self::V2025_11_25 | Self::V2026_07_28 => false,
+        }
+    }
+
+    /// Whether an event stream that ended is taken up again behind its last event: Streamable HTTP brought it, the
+    /// modern era did away with it.
+    #[must_use]
+    pub const fn has_resumption(self) -> bool {
+        match self {
+            Self::V2025_03_26 | Self::V2025_06_18 | Self::V2025_11_25 => true,
+            Self::V2024_11_05 | Self::V2026_07_28 => false,
+        }
+    }
+
     /// Whether a model's message may have several blocks of content, and tool blocks (since 2025-11-25).
     #[must_use]
     pub const fn has_sampling_lists(self) -> bool {

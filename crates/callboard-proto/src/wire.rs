@@ -11,12 +11,31 @@ use crate::revision::Era;
 use bytes::Bytes;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Our own JSON-RPC request id, which is also the key of its exchange in a transport.
 ///
 /// Never used twice by one client, over all generations of a connection.
 pub type Key = u64;
+
+/// Where the keys of one client come from. Cloning shares it: no key is given twice.
+#[derive(Clone, Debug)]
+pub struct Keys(Arc<AtomicU64>);
+
+impl Keys {
+    /// Keys that count up from `first`.
+    #[must_use]
+    pub fn from(first: Key) -> Self {
+        Self(Arc::new(AtomicU64::new(first)))
+    }
+
+    /// A fresh key.
+    #[must_use]
+    pub fn fresh(&self) -> Key {
+        self.0.fetch_add(1, Ordering::Relaxed)
+    }
+}
 
 /// A message ready to be sent: its bytes are `prefix`, `params`, `suffix`, in this order.
 ///
@@ -75,6 +94,8 @@ pub struct SendMeta {
     pub version_header: Option<&'static str>,
     /// Headers of this request's own, sent in the modern era; their values may be secrets.
     pub headers: Option<Arc<[(String, String)]>>,
+    /// Whether an event stream that answers it may be taken up again where it ended (LHT-08).
+    pub resumable: bool,
 }
 
 impl fmt::Debug for SendMeta {
@@ -91,6 +112,7 @@ impl fmt::Debug for SendMeta {
             .field("era", &self.era)
             .field("version_header", &self.version_header)
             .field("headers", &headers)
+            .field("resumable", &self.resumable)
             .finish()
     }
 }
@@ -109,6 +131,12 @@ pub enum Command {
     },
     /// Gives up an exchange: a message not yet begun is taken out of the queue, an HTTP body is dropped.
     Abort {
+        /// The request's id.
+        key: Key,
+    },
+    /// Nobody waits for the answer any more, though the exchange is not to be dropped: what comes of it by itself is
+    /// still read, but nothing more is asked for it. Over a pipe this means nothing.
+    Forget {
         /// The request's id.
         key: Key,
     },
@@ -136,6 +164,8 @@ pub enum Event {
         origin: Origin,
         /// The message, its envelope parsed.
         frame: Frame,
+        /// It came in a batch, a JSON array, which only one revision has (RPC-07).
+        batched: bool,
     },
     /// Something came in that is no message; it costs only itself.
     Junk {
@@ -143,6 +173,8 @@ pub enum Event {
         origin: Origin,
         /// Why it is none; holds nothing of the payload.
         reason: crate::frame::Junk,
+        /// It came in a batch.
+        batched: bool,
     },
     /// A message was larger than the transport's limit and has been skipped.
     TooLarge {
@@ -158,8 +190,30 @@ pub enum Event {
         /// How it ended.
         how: Ended,
     },
+    /// The server refused something that is no exchange: a message without a key, or the request for a stream. Only
+    /// told where it carried the id of the session that is still the present one.
+    Refused(Refusal),
     /// The transport is gone; nothing comes after this.
     Down(Down),
+}
+
+impl Event {
+    /// The event that something parsed is.
+    #[must_use]
+    pub fn parsed(origin: Origin, batched: bool, parsed: Result<Frame, crate::frame::Junk>) -> Self {
+        match parsed {
+            Ok(frame) => Self::Frame {
+                origin,
+                frame,
+                batched,
+            },
+            Err(reason) => Self::Junk {
+                origin,
+                reason,
+                batched,
+            },
+        }
+    }
 }
 
 /// How an exchange ended.
@@ -195,6 +249,8 @@ pub struct Refusal {
     pub retry_after: Option<Duration>,
     /// The body, at most its first 64 KiB.
     pub body: Bytes,
+    /// What was refused had carried a session id.
+    pub had_session: bool,
     /// Whether the content type of the body says that it is for people: `text/…`.
     pub is_text: bool,
 }

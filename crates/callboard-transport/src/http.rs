@@ -19,12 +19,14 @@
 mod client;
 mod config;
 mod content;
+mod cursor;
 mod download;
 mod errand;
 mod exchange;
 mod fault;
 mod fetch;
 mod redirect;
+mod refusal;
 mod request;
 mod session;
 pub mod sse;
@@ -94,7 +96,8 @@ struct Shared {
     frame_limit: usize,
     pool: Rc<Pool>,
     events: Events,
-    session: Session,
+    /// The present one.
+    session: RefCell<Rc<Session>>,
     /// The exchanges that have not delivered their `Ended`. Whoever takes an entry out says how it ended.
     table: RefCell<HashMap<Key, Entry>>,
     /// Held while a large message is scanned: one at a time, in order.
@@ -116,8 +119,14 @@ impl Driver {
                     None => return,
                     Some(Post { command: Command::Close, .. }) => return self.close().await,
                     Some(Post { command: Command::Abort { key }, .. }) => self.abort(key).await,
+                    Some(Post { command: Command::Forget { key }, .. }) => self.forget(key).await,
                     Some(Post { command: Command::Send { key, message, meta }, mark }) => {
-                        let letter = Letter { message, meta, wire: Arc::new(Wire::new(mark)) };
+                        if let Some(key) = key && is_legacy(&meta, &Method::INITIALIZE) {
+                            self.leave_session(key).await;
+                        }
+                        let session = self.shared.session();
+                        session.note(&meta);
+                        let letter = Letter { message, meta, wire: Arc::new(Wire::new(mark)), session };
                         if let Err(Overflow) = self.send(key, letter).await {
                             return self.shared.events.down(Down::NotReading);
                         }
@@ -139,26 +148,35 @@ impl Driver {
     }
 
     async fn send(&mut self, key: Option<Key>, letter: Letter) -> Result<(), Overflow> {
-        let Some(key) = key else {
-            return self.errand(letter).await;
-        };
-        if is_legacy(&letter.meta, &Method::INITIALIZE) {
-            // The stream of the former session ends before there is another (FR-044), and what was to be said
-            // in the former one would mean something else in the next, where ids begin anew.
-            self.standing.shutdown().await;
-            let forgotten = self.errands.forget();
-            if forgotten > 0 {
-                debug!(server = %self.shared.name, forgotten, "messages of a former session were not sent");
+        match key {
+            Some(key) => {
+                self.exchange(key, letter);
+                Ok(())
             }
+            None => self.errand(letter).await,
         }
-        self.exchange(key, letter);
-        Ok(())
+    }
+
+    /// A handshake begins: what comes from here on belongs to the session that it opens.
+    ///
+    /// The stream of the former session ends before there is another (FR-044), and what was to be said in the former
+    /// one would mean something else in the next, where ids begin anew.
+    async fn leave_session(&mut self, key: Key) {
+        self.standing.shutdown().await;
+        let forgotten = self.errands.forget();
+        if forgotten > 0 {
+            debug!(server = %self.shared.name, forgotten, "messages of a former session were not sent");
+        }
+        let former = self.shared.session.replace(Rc::new(Session::of_handshake(key)));
+        // A request of it that goes on would end with it: then it is left to expire.
+        if former.is_to_be_ended() && self.shared.table.borrow().is_empty() {
+            self.errands.end_session(Rc::clone(&self.shared), former);
+        }
     }
 
     fn exchange(&mut self, key: Key, letter: Letter) {
         let gate = self.gate();
         let shared = Rc::clone(&self.shared);
-        shared.session.note(Some(key), &letter.meta);
         let wire = Arc::clone(&letter.wire);
         let place = Place::new(key, shared);
         let task = tokio::task::spawn_local(exchange::run(place, letter, gate)).abort_handle();
@@ -167,7 +185,6 @@ impl Driver {
     }
 
     async fn errand(&mut self, letter: Letter) -> Result<(), Overflow> {
-        self.shared.session.note(None, &letter.meta);
         if is_legacy(&letter.meta, &Method::INITIALIZED) {
             // All others wait for this one, so that it waits for none.
             let gate = self.gate();
@@ -195,9 +212,9 @@ impl Driver {
         let (gate, listening) = Gate::shut(INITIALIZED_LIMIT + standing::HEAD_LIMIT);
         self.gate = Some(gate);
         self.standing.shutdown().await;
-        let shared = Rc::clone(&self.shared);
+        let (shared, session) = (Rc::clone(&self.shared), self.shared.session());
         self.standing
-            .spawn_local(standing::run(shared, initialized, listening));
+            .spawn_local(standing::run(shared, session, initialized, listening));
         latch
     }
 
@@ -205,6 +222,17 @@ impl Driver {
     fn gate(&mut self) -> Option<Gate> {
         self.gate.take_if(|gate| gate.is_open());
         self.gate.clone()
+    }
+
+    /// Nobody waits for the answer: what comes is read, but a stream that has ended is not taken up again.
+    async fn forget(&self, key: Key) {
+        let is_between_streams = self.shared.table.borrow().get(&key).is_some_and(|entry| {
+            entry.wire.forget();
+            entry.wire.is_between_streams()
+        });
+        if is_between_streams {
+            self.abort(key).await;
+        }
     }
 
     async fn abort(&self, key: Key) {
@@ -233,9 +261,9 @@ impl Driver {
             debug!(server = %self.shared.name, "closed before every notification was answered");
         }
         self.shared.abort_all();
-        if self.shared.session.id().is_some() {
-            let Shared { target, session, .. } = &*self.shared;
-            let end = self.shared.fetch(|| target.end_session(session));
+        let session = self.shared.session();
+        if session.is_to_be_ended() {
+            let end = self.shared.fetch(|| self.shared.target.end_session(&session));
             // Any answer will do, 405 included (LHT-04).
             match timeout(CLOSE_LIMIT, end).await {
                 Ok(Ok(answer)) => {
@@ -262,11 +290,20 @@ impl Shared {
             frame_limit: config.frame_limit,
             pool: clients.pool().clone(),
             events,
-            session: Session::default(),
+            session: RefCell::default(),
             table: RefCell::default(),
             large: Semaphore::new(1),
             exchanges: Arc::clone(&config.exchanges),
         }
+    }
+
+    fn session(&self) -> Rc<Session> {
+        Rc::clone(&self.session.borrow())
+    }
+
+    /// Whether no handshake has come since this one's.
+    fn is_present(&self, session: &Rc<Session>) -> bool {
+        Rc::ptr_eq(&self.session.borrow(), session)
     }
 
     fn abort_all(&self) {

@@ -36,31 +36,34 @@ impl Inbox {
             }
         };
         if message.len() <= LARGE {
-            self.push_parsed(Frame::parse(message).inspect(look)).await;
+            let batched = Frame::is_batch(&message);
+            self.push_parsed(batched, Frame::parse(message).inspect(look))
+                .await;
             return Ok(());
         }
         self.flush().await;
+        let batched = Frame::is_batch(&message);
         let parsed = tokio::task::spawn_blocking(move || Frame::parse(message).collect::<Vec<_>>());
         // Only a panic of the scanner, or the end of the runtime, keeps it from answering.
         let parsed = parsed.await.map_err(|_| Down::Vanished)?;
-        self.push_parsed(parsed.into_iter().inspect(look)).await;
+        self.push_parsed(batched, parsed.into_iter().inspect(look)).await;
         Ok(())
     }
 
-    /// Adds what one message was parsed to; waits for credit whenever a batch is full.
-    pub(crate) async fn push_parsed(&mut self, parsed: impl IntoIterator<Item = Result<Frame, Junk>>) {
-        for frame in parsed {
-            self.push(match frame {
-                Ok(frame) => Event::Frame {
-                    origin: Origin::Standing,
-                    frame,
-                },
-                Err(reason) => Event::Junk {
-                    origin: Origin::Standing,
-                    reason,
-                },
-            })
-            .await;
+    /// The same for one that is scanned here and now.
+    pub(crate) async fn push_small(&mut self, message: Bytes) {
+        let batched = Frame::is_batch(&message);
+        self.push_parsed(batched, Frame::parse(message)).await;
+    }
+
+    /// Adds what one message was parsed to; `batched` says whether it is a JSON array.
+    pub(crate) async fn push_parsed(
+        &mut self,
+        batched: bool,
+        parsed: impl IntoIterator<Item = Result<Frame, Junk>>,
+    ) {
+        for parsed in parsed {
+            self.push(Event::parsed(Origin::Standing, batched, parsed)).await;
         }
     }
 

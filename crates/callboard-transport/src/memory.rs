@@ -280,6 +280,8 @@ impl Writer {
                         key,
                         how: self.abort(key),
                     }),
+                    // There is nothing that could be asked again.
+                    Command::Forget { .. } => {}
                     Command::Close => {
                         closing.set(true);
                         self.close();

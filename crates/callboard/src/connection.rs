@@ -23,6 +23,7 @@ use bytes::Bytes;
 use callboard_proto::envelope::Params;
 use callboard_proto::message::RawJson;
 use callboard_proto::mrtr::InputRequest;
+use callboard_proto::negotiate::Opened;
 use callboard_proto::protocol::{
     Config, Effect, End, INTERNAL_ERROR, Oddity, Operation, Protocol, Submission,
 };
@@ -56,6 +57,17 @@ impl ConnRef {
             generation,
             http,
             revision: OnceLock::new(),
+        }
+    }
+
+    /// The same connection, which speaks this revision from here on. A new value, so that the revision need not be
+    /// guarded for the sake of a rare change.
+    fn renewed(&self, revision: Revision) -> Self {
+        Self {
+            addr: self.addr.clone(),
+            generation: self.generation,
+            http: self.http,
+            revision: OnceLock::from(revision),
         }
     }
 
@@ -124,6 +136,7 @@ pub(crate) struct Submit {
     pub(crate) wants_progress: bool,
     pub(crate) capabilities: Option<Bytes>,
     pub(crate) headers: Option<Arc<[(String, String)]>>,
+    pub(crate) refused_once: bool,
     pub(crate) monitor: Monitor,
 }
 
@@ -215,11 +228,11 @@ impl Connection {
                 Effect::Opened(opened) => {
                     // The first to set it, and the only one.
                     let _ = self.me.revision.set(opened.revision);
-                    self.supervisor.do_send(SupMsg::Opened {
-                        slot: Arc::clone(&self.slot),
-                        conn: Arc::clone(&self.me),
-                        opened: Box::new(opened),
-                    });
+                    self.tell_supervisor(opened);
+                }
+                Effect::Renewed(opened) => {
+                    self.me = Arc::new(self.me.renewed(opened.revision));
+                    self.tell_supervisor(opened);
                 }
                 Effect::Notification { method, params } => {
                     debug!(server = %self.slot.name, method = %Brief(method.as_str()), "notification");
@@ -235,6 +248,15 @@ impl Connection {
                 }
             }
         }
+    }
+
+    fn tell_supervisor(&self, opened: Opened) {
+        // Bounded: once for each generation, and for each session in place of a lost one.
+        self.supervisor.do_send(SupMsg::Opened {
+            slot: Arc::clone(&self.slot),
+            conn: Arc::clone(&self.me),
+            opened: Box::new(opened),
+        });
     }
 
     fn tell(&self, key: Key, event: ReqEvent) {
@@ -288,7 +310,10 @@ impl Connection {
     fn command(&mut self, command: Command) {
         let mark = match &command {
             Command::Send { key: Some(key), .. } => self.protocol.waiter(*key).map(Monitor::mark),
-            Command::Send { key: None, .. } | Command::Abort { .. } | Command::Close => None,
+            Command::Send { key: None, .. }
+            | Command::Abort { .. }
+            | Command::Forget { .. }
+            | Command::Close => None,
         };
         match self.link.post(Post { command, mark }) {
             // A transport that is gone says so itself.
@@ -375,6 +400,7 @@ impl Handler<ConnMsg> for Connection {
                 wants_progress,
                 capabilities,
                 headers,
+                refused_once,
                 monitor,
             }) => {
                 self.protocol.handle_submit(Submission {
@@ -384,6 +410,7 @@ impl Handler<ConnMsg> for Connection {
                     wants_progress,
                     capabilities,
                     headers,
+                    refused_once,
                     waiter: monitor,
                 });
             }

@@ -126,6 +126,15 @@ pub enum CallErrorKind {
         /// The beginning of what the server said, made fit to be shown; untrusted text, may be empty.
         body: String,
     },
+    /// The server has lost the session, and refused the call in the next one too.
+    #[error(
+        "the server lost its session and, in a new one, refused the call again (HTTP status {status}); look at its log, \
+         or at what stands before it: all requests of a session must reach the same instance"
+    )]
+    SessionLost {
+        /// The status of the second refusal.
+        status: u16,
+    },
     /// Any other HTTP status that is no success: without a JSON-RPC error in its body, or one with which a server
     /// says that it is busy.
     #[error("the server answered with HTTP status {status}{}{}", saying(.body), http_advice(*.status, *.retry_after))]
@@ -293,6 +302,7 @@ impl CallErrorKind {
             Self::Unauthorized => "unauthorized",
             Self::Forbidden { .. } => "forbidden",
             Self::Redirected { .. } => "redirected",
+            Self::SessionLost { .. } => "session_lost",
             Self::Http { .. } => "http",
             Self::TooLarge { .. } => "too_large",
             Self::Decode(_) => "decode",

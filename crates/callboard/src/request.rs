@@ -307,7 +307,7 @@ impl Inner {
         while let Some(effect) = self.exchange.poll_effect() {
             match effect {
                 Effect::Admit { renewed, pause } => self.wait_for_admission(renewed, pause),
-                Effect::Submit { params } => self.submit(params, context),
+                Effect::Submit { params, refused_once } => self.submit(params, refused_once, context),
                 Effect::Ask(inputs) => self.ask(inputs, context),
                 Effect::StopAsking => self.asking = None,
                 Effect::List => self.list(),
@@ -325,7 +325,7 @@ impl Inner {
 
     /// Puts a request on the wire under a fresh id. The id is taken here and not by the connection, so that a cancel
     /// can never come before it is known.
-    fn submit(&mut self, params: Bytes, context: &mut Context<Request>) {
+    fn submit(&mut self, params: Bytes, refused_once: bool, context: &mut Context<Request>) {
         let Some(admission) = self.admission.take() else {
             // An exchange is told of its admission only when there is one.
             debug_assert!(false, "submit without an admission");
@@ -353,6 +353,7 @@ impl Inner {
             wants_progress: self.progress.wanted,
             capabilities: self.declared.clone(),
             headers,
+            refused_once,
             monitor: Monitor {
                 request: Some(alias),
                 cell: Arc::clone(&self.cell),
@@ -822,6 +823,11 @@ fn failure_of(outcome: Outcome, written: bool, era: Era, method: &Method) -> Fai
         }
         Outcome::TooLarge(limit) => Failure::new(CallErrorKind::TooLarge { limit }, Delivery::Unknown),
         Outcome::Refused(refusal) => refused(&refusal),
+        // FR-042: authorization is asked for only when another session was of no use.
+        Outcome::SessionLost(refusal) if refusal.status == 401 => refused(&refusal),
+        Outcome::SessionLost(refusal) => Failure::not_sent(CallErrorKind::SessionLost {
+            status: refusal.status,
+        }),
         Outcome::Unreachable(text) => Failure::not_sent(CallErrorKind::ConnectionDown { reason: text }),
         Outcome::Redirected(reason) => Failure::not_sent(CallErrorKind::Redirected { reason }),
         Outcome::Lost(text) => connection_down(&text, written),

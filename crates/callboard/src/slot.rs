@@ -21,11 +21,11 @@ use crate::telemetry::Meters;
 use callboard_proto::message::{ClientCapabilities, LoggingLevel};
 use callboard_proto::mrtr::Kinds;
 use callboard_proto::negotiate::OpeningFailure;
-use callboard_proto::wire::Key;
+use callboard_proto::wire::{Key, Keys};
 use mirrors::Mirrors;
 use std::cell::Cell;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -38,8 +38,8 @@ pub(crate) struct Slot {
     pub(crate) name: ServerName,
     /// The arbiter that the server's connections and requests live on, for life.
     pub(crate) home: Home,
-    /// The next JSON-RPC id. Never used twice, over all generations.
-    ids: AtomicU64,
+    /// Where JSON-RPC ids come from. None is used twice, over all generations.
+    ids: Keys,
     /// Set once, by the handle that removes the server: calls are refused before the supervisor has heard of it.
     removed: AtomicBool,
     /// The level of log messages that was asked for, to be asked for again by each connection.
@@ -145,7 +145,7 @@ impl Slot {
             id,
             name,
             home,
-            ids: AtomicU64::new(1),
+            ids: Keys::from(1),
             removed: AtomicBool::new(false),
             log_level: Mutex::new(None),
             mirrors: Mirrors::default(),
@@ -156,12 +156,11 @@ impl Slot {
     }
 
     pub(crate) fn next_id(&self) -> Key {
-        self.ids.fetch_add(1, Ordering::Relaxed)
+        self.ids.fresh()
     }
 
-    pub(crate) fn next_ids<const N: usize>(&self) -> [Key; N] {
-        let first = self.ids.fetch_add(N as u64, Ordering::Relaxed);
-        std::array::from_fn(|index| first + index as u64)
+    pub(crate) fn ids(&self) -> Keys {
+        self.ids.clone()
     }
 
     /// Looks at the state without cloning it. `look` must not block.

@@ -117,7 +117,7 @@ impl Spawner {
                 slot.with_state(|state| state.declared.clone()),
             ),
             log_level: slot.log_level(),
-            keys: slot.next_ids(),
+            keys: slot.ids(),
         };
         let generation = conn.generation;
         let (end_sender, mut end) = oneshot::channel();

@@ -39,7 +39,8 @@ pub(crate) enum SupMsg {
         config: Arc<ServerConfig>,
         done: oneshot::Sender<()>,
     },
-    /// A connection is open for requests. From the connection, once for each generation.
+    /// A connection is open for requests. From the connection, once for each generation, and again for each session in
+    /// place of a lost one.
     Opened {
         slot: Arc<Slot>,
         conn: Arc<ConnRef>,
@@ -206,6 +207,9 @@ impl Supervisor {
         };
         if child.generation != conn.generation || child.stopping || child.replaced {
             return;
+        }
+        if child.ready.is_some() {
+            return child.renewed(conn, opened);
         }
         child.known = Known {
             era: Some(opened.revision.era()),
@@ -414,6 +418,18 @@ impl Child {
                 started: self.started,
                 reopened,
             })));
+    }
+
+    /// Another session is in place of a lost one: the same generation, and as healthy as it was.
+    fn renewed(&mut self, conn: Arc<ConnRef>, opened: &Opened) {
+        info!(server = %self.slot.name, revision = %opened.revision, generation = self.generation, "the server lost its session; another is in place");
+        self.conn = Some(Arc::clone(&conn));
+        self.slot.publish(|state| {
+            if let Phase::Ready { info, .. } = &state.phase {
+                let info = Arc::new(ServerInfo::read(opened, info.transport, info.opened_in));
+                state.phase = Phase::Ready { conn, info };
+            }
+        });
     }
 
     fn close(&self) {

@@ -213,7 +213,9 @@ impl Leg {
             }
             Outcome::Violation(_) => self.close(Some("protocol"), None),
             Outcome::TooLarge(_) => self.close(Some("too_large"), None),
-            Outcome::Refused(refusal) => self.close(Some(&refusal.status.to_string()), None),
+            Outcome::Refused(refusal) | Outcome::SessionLost(refusal) => {
+                self.close(Some(&refusal.status.to_string()), None)
+            }
             Outcome::Unreachable(_) | Outcome::Lost(_) | Outcome::Down(_) => {
                 self.close(Some("connection_down"), None)
             }

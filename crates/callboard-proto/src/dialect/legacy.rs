@@ -25,6 +25,7 @@ pub(super) fn initialize(key: Key, revision: Revision, identity: &Identity) -> (
         era: Era::Legacy,
         version_header: None,
         headers: None,
+        resumable: false,
     };
     (message, meta)
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::revision::Era;
-use crate::wire::Down;
+use crate::wire::{Down, Refusal};
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -76,6 +76,17 @@ fn refused() -> Outcome {
 
 fn mismatch() -> Outcome {
     error(HEADER_MISMATCH)
+}
+
+fn session_lost() -> Outcome {
+    Outcome::SessionLost(Refusal {
+        status: 404,
+        challenges: vec![],
+        retry_after: None,
+        body: Bytes::new(),
+        is_text: false,
+        had_session: true,
+    })
 }
 
 fn down() -> Outcome {
@@ -173,7 +184,7 @@ fn brought_to(state: State, now: Instant) -> Exchange {
 fn every_state_meets_every_event() {
     use {In as I, State as S};
     #[rustfmt::skip]
-    let table: [(S, I, S, &[&str]); 5 * 20] = [
+    let table: [(S, I, S, &[&str]); 5 * 21] = [
         (S::Waiting,  I::Admitted,                     S::OnWire,   &["submit"]),
         (S::Waiting,  I::NotAdmitted,                  S::Settled,  &["not admitted"]),
         (S::Waiting,  I::NotMade,                      S::Waiting,  &[]),
@@ -183,6 +194,7 @@ fn every_state_meets_every_event() {
         (S::Waiting,  I::Settled(state_only(), true),  S::Waiting,  &[]),
         (S::Waiting,  I::Settled(bad(), true),         S::Waiting,  &[]),
         (S::Waiting,  I::Settled(refused(), true),     S::Waiting,  &[]),
+        (S::Waiting,  I::Settled(session_lost(), true),S::Waiting,  &[]),
         (S::Waiting,  I::Settled(mismatch(), true),    S::Waiting,  &[]),
         (S::Waiting,  I::Settled(down(), false),       S::Waiting,  &[]),
         (S::Waiting,  I::Progress,                     S::Waiting,  &[]),
@@ -205,6 +217,7 @@ fn every_state_meets_every_event() {
         (S::OnWire,   I::Settled(state_only(), true),  S::Waiting,  &["admit"]),
         (S::OnWire,   I::Settled(bad(), true),         S::Settled,  &["rounds"]),
         (S::OnWire,   I::Settled(refused(), true),     S::Waiting,  &["admit"]),
+        (S::OnWire,   I::Settled(session_lost(), true),S::Waiting,  &["admit"]),
         (S::OnWire,   I::Settled(mismatch(), true),    S::Listing,  &["list"]),
         (S::OnWire,   I::Settled(down(), false),       S::Waiting,  &["admit elsewhere"]),
         (S::OnWire,   I::Progress,                     S::OnWire,   &[]),
@@ -226,6 +239,7 @@ fn every_state_meets_every_event() {
         (S::Asking,   I::Settled(state_only(), true),  S::Asking,   &[]),
         (S::Asking,   I::Settled(bad(), true),         S::Asking,   &[]),
         (S::Asking,   I::Settled(refused(), true),     S::Asking,   &[]),
+        (S::Asking,   I::Settled(session_lost(), true),S::Asking,   &[]),
         (S::Asking,   I::Settled(mismatch(), true),    S::Asking,   &[]),
         (S::Asking,   I::Settled(down(), false),       S::Asking,   &[]),
         (S::Asking,   I::Progress,                     S::Asking,   &[]),
@@ -247,6 +261,7 @@ fn every_state_meets_every_event() {
         (S::Listing,  I::Settled(state_only(), true),  S::Listing,  &[]),
         (S::Listing,  I::Settled(bad(), true),         S::Listing,  &[]),
         (S::Listing,  I::Settled(refused(), true),     S::Listing,  &[]),
+        (S::Listing,  I::Settled(session_lost(), true),S::Listing,  &[]),
         (S::Listing,  I::Settled(mismatch(), true),    S::Listing,  &[]),
         (S::Listing,  I::Settled(down(), false),       S::Listing,  &[]),
         (S::Listing,  I::Progress,                     S::Listing,  &[]),
@@ -268,6 +283,7 @@ fn every_state_meets_every_event() {
         (S::Settled,  I::Settled(state_only(), true),  S::Settled,  &[]),
         (S::Settled,  I::Settled(bad(), true),         S::Settled,  &[]),
         (S::Settled,  I::Settled(refused(), true),     S::Settled,  &[]),
+        (S::Settled,  I::Settled(session_lost(), true),S::Settled,  &[]),
         (S::Settled,  I::Settled(mismatch(), true),    S::Settled,  &[]),
         (S::Settled,  I::Settled(down(), false),       S::Settled,  &[]),
         (S::Settled,  I::Progress,                     S::Settled,  &[]),
@@ -304,20 +320,31 @@ fn a_request_that_was_written_does_not_go_to_the_next_connection() {
     assert_eq!(drain(&mut exchange), ["failure"]);
 }
 
+// VER-03, FR-041: what was refused unread is sent once more, and says so
 #[test]
-fn a_version_refused_twice_in_one_round_is_the_callers_error() {
-    let mut exchange = brought_to(State::OnWire, at());
-    let mut said = Vec::new();
-    for input in [
-        In::Settled(refused(), true),
-        In::Admitted,
-        In::Settled(refused(), true),
-    ] {
-        feed(&mut exchange, input, at());
-        said.extend(drain(&mut exchange));
+fn a_version_or_session_refused_twice_in_one_round_is_the_callers_error() {
+    for refused in [refused, session_lost] {
+        let mut exchange = Exchange::start(config(handled()), at());
+        let mut said = Vec::new();
+        for input in [
+            In::Admitted,
+            In::Settled(refused(), true),
+            In::Admitted,
+            In::Settled(refused(), true),
+        ] {
+            feed(&mut exchange, input, at());
+            while let Some(effect) = exchange.poll_effect() {
+                said.push(match effect {
+                    Effect::Submit {
+                        refused_once: true, ..
+                    } => "submit again",
+                    other => word(&other),
+                });
+            }
+        }
+        assert_eq!(said, ["submit", "admit", "submit again", "failure"]);
+        assert_eq!(exchange.sent(), 1, "a repeat is no round");
     }
-    assert_eq!(said, ["admit", "submit", "failure"]);
-    assert_eq!(exchange.sent(), 1, "a repeat is no round");
 }
 
 // HDR-12, FR-096
@@ -428,7 +455,7 @@ fn a_caller_that_drives_gets_every_round_and_goes_on_where_it_was() {
     );
     exchange.handle_admitted(Era::Modern);
 
-    let Some(Effect::Submit { params }) = exchange.poll_effect() else {
+    let Some(Effect::Submit { params, .. }) = exchange.poll_effect() else {
         panic!()
     };
     let params: serde_json::Value = serde_json::from_slice(&params).unwrap();
@@ -603,7 +630,7 @@ proptest! {
             while let Some(effect) = exchange.poll_effect() {
                 prop_assert_eq!(model.finished, 0, "{} after the answer", word(&effect));
                 match effect {
-                    Effect::Submit { params } => {
+                    Effect::Submit { params, .. } => {
                         prop_assert!(!model.on_wire && !model.asking && !model.listing);
                         model.on_wire = true;
                         model.submitted += 1;

@@ -99,7 +99,7 @@ impl Asked {
         self.open.extract_if(|_, open| open.tied == Some(key)).collect()
     }
 
-    pub(super) fn remove_all(&mut self) -> Vec<RequestId> {
-        self.open.drain().map(|(id, _)| id).collect()
+    pub(super) fn remove_all(&mut self) -> Vec<(RequestId, Open)> {
+        self.open.drain().collect()
     }
 }

@@ -1,5 +1,7 @@
 //! The tables of the connection.
 
+mod renewal;
+
 use super::*;
 use crate::message::{ClientCapabilities, Implementation};
 use crate::negotiate::{Channel, EraChoice, Known};
@@ -39,7 +41,7 @@ impl Rig {
                 opening,
                 identity,
                 log_level: None,
-                keys: std::array::from_fn(|index| index as Key + 1),
+                keys: Keys::from(1),
             }),
             now,
         }
@@ -48,6 +50,11 @@ impl Rig {
     /// Brought to `Ready` by the real opening.
     fn ready(channel: Channel, era: Era) -> Self {
         Self::new(channel).opened(era)
+    }
+
+    /// The same, legacy and of this revision.
+    fn ready_at(channel: Channel, revision: &str) -> Self {
+        Self::new(channel).opened_at(revision)
     }
 
     /// The same, with a client that declares all input kinds.
@@ -61,15 +68,20 @@ impl Rig {
     }
 
     fn opened(self, era: Era) -> Self {
+        self.opened_at(match era {
+            Era::Modern => "2026-07-28",
+            Era::Legacy => "2025-11-25",
+        })
+    }
+
+    fn opened_at(self, revision: &str) -> Self {
         let mut rig = self;
         rig.event(Event::Up);
-        match era {
-            Era::Modern => rig
-                .frame(&json!({"jsonrpc": "2.0", "id": 1, "result": {"supportedVersions": ["2026-07-28"]}})),
-            Era::Legacy => {
-                rig.frame(&json!({"jsonrpc": "2.0", "id": 1, "error": {"code": -32601, "message": "no"}}));
-                rig.frame(&json!({"jsonrpc": "2.0", "id": 2, "result": {"protocolVersion": "2025-11-25", "capabilities": {"logging": {}}}}));
-            }
+        if revision == "2026-07-28" {
+            rig.frame(&json!({"jsonrpc": "2.0", "id": 1, "result": {"supportedVersions": [revision]}}));
+        } else {
+            rig.frame(&json!({"jsonrpc": "2.0", "id": 1, "error": {"code": -32601, "message": "no"}}));
+            rig.frame(&initialized(2, revision));
         }
         let said = rig.drain();
         assert!(said.iter().any(|effect| effect == "opened"), "{said:?}");
@@ -85,8 +97,16 @@ impl Rig {
     }
 
     fn frame_from(&mut self, origin: Origin, value: &Value) {
-        let frame = Frame::parse(value.to_string().into()).next().unwrap().unwrap();
-        self.event(Event::Frame { origin, frame });
+        self.text(origin, &value.to_string());
+    }
+
+    /// What a transport makes of this text.
+    fn text(&mut self, origin: Origin, text: &str) {
+        let bytes = Bytes::copy_from_slice(text.as_bytes());
+        let batched = Frame::is_batch(&bytes);
+        for parsed in Frame::parse(bytes) {
+            self.event(Event::parsed(origin, batched, parsed));
+        }
     }
 
     fn submit(&mut self, key: Key, waiter: W) {
@@ -105,6 +125,7 @@ impl Rig {
             wants_progress: true,
             capabilities: None,
             headers: None,
+            refused_once: false,
             waiter,
         });
     }
@@ -144,7 +165,9 @@ fn describe(effect: &Effect<W>) -> String {
         }
         Effect::Command(Command::Abort { key }) => format!("abort {key}"),
         Effect::Command(Command::Close) => "close".to_owned(),
+        Effect::Command(Command::Forget { key }) => format!("forget {key}"),
         Effect::Opened(_) => "opened".to_owned(),
+        Effect::Renewed(opened) => format!("renewed {}", opened.revision),
         Effect::Progress { key, .. } => format!("progress {key}"),
         Effect::Settle { waiter, outcome } => format!("settle {waiter} {}", ended(outcome)),
         Effect::Asked { id, input, tied } => match tied {
@@ -188,6 +211,7 @@ fn ended(outcome: &Outcome) -> String {
         },
         Outcome::TooLarge(_) => "too large".to_owned(),
         Outcome::Refused(refusal) => format!("refused {}", refusal.status),
+        Outcome::SessionLost(refusal) => format!("session lost {}", refusal.status),
         Outcome::Unreachable(_) => "unreachable".to_owned(),
         Outcome::Redirected(_) => "redirected".to_owned(),
         Outcome::Lost(_) => "lost".to_owned(),
@@ -201,6 +225,11 @@ fn down() -> Event {
         status: None,
         stderr: String::new(),
     })
+}
+
+fn initialized(id: u64, revision: &str) -> Value {
+    let result = json!({"protocolVersion": revision, "capabilities": {"logging": {}}});
+    json!({"jsonrpc": "2.0", "id": id, "result": result})
 }
 
 fn answer(id: impl Into<Value>) -> Value {
@@ -390,6 +419,7 @@ fn the_end_of_an_exchange_without_an_answer_ends_its_request() {
             retry_after: None,
             is_text: false,
             body: Bytes::from_static(body.as_bytes()),
+            had_session: false,
         })
     };
     let table = [
@@ -430,7 +460,7 @@ fn a_cancel_goes_out_by_era_channel_and_whether_it_was_written() {
         (Channel::Pipe, Era::Modern, false, &["abort 10"]),
         (Channel::Http, Era::Modern, true,  &["abort 10"]),
         (Channel::Http, Era::Modern, false, &["abort 10"]),
-        (Channel::Http, Era::Legacy, true,  &["send cancelled 10"]),
+        (Channel::Http, Era::Legacy, true,  &["forget 10", "send cancelled 10"]),
     ];
     for (channel, era, written, expected) in table {
         let mut rig = Rig::ready(channel, era);
@@ -557,9 +587,7 @@ fn request_that_cannot_be_read_is_refused_in_the_legacy_era_only() {
             r#"{"jsonrpc":"2.0","id":7,"method":7}"#,
             r#"{"jsonrpc":"2.0","method":"notifications/x","params":"none"}"#,
         ] {
-            let reason = Frame::parse(text.into()).next().unwrap().unwrap_err();
-            let origin = Origin::Standing;
-            rig.event(Event::Junk { origin, reason });
+            rig.text(Origin::Standing, text);
         }
         rig.drain()
     };
@@ -629,22 +657,9 @@ fn what_cannot_be_read_costs_at_most_its_own_request() {
     rig.submit(12, "c");
     rig.drain();
 
-    let junk = Frame::parse(Bytes::from_static(b"Server started"))
-        .next()
-        .unwrap()
-        .unwrap_err();
-    rig.event(Event::Junk {
-        origin: Origin::Standing,
-        reason: junk,
-    });
-    let bad = Frame::parse(Bytes::from_static(br#"{"jsonrpc":"2.0","id":10,"result":3}"#))
-        .next()
-        .unwrap()
-        .unwrap_err();
-    rig.event(Event::Junk {
-        origin: Origin::Standing,
-        reason: bad,
-    });
+    for text in ["Server started", r#"{"jsonrpc":"2.0","id":10,"result":3}"#] {
+        rig.text(Origin::Standing, text);
+    }
     rig.event(Event::TooLarge {
         key: Some(11),
         limit: 64,
@@ -875,74 +890,74 @@ fn operations_are_resolved_by_era_when_they_are_sent() {
     );
 }
 
-fn refusal(id: u64) -> Value {
-    let data = json!({"supported": ["2026-07-28"], "requested": "2026-07-28"});
-    json!({"jsonrpc": "2.0", "id": id, "error": {"code": -32022, "message": "v", "data": data}})
+// RPC-07, FR-028
+#[test]
+fn a_batch_is_taken_apart_where_the_revision_has_batches() {
+    let answers = format!("[{}, {}, 3]", answer(10), answer("11"));
+    let with: &[&str] = &["settle a result", "settle b result", "junk"];
+    let without: &[&str] = &["junk", "junk", "junk"];
+    let table = [
+        ("2026-07-28", without),
+        ("2025-11-25", without),
+        ("2025-06-18", without),
+        ("2025-03-26", with),
+        ("2024-11-05", without),
+    ];
+    for (revision, expected) in table {
+        for channel in [Channel::Pipe, Channel::Http] {
+            let mut rig = Rig::ready_at(channel, revision);
+            rig.submit(10, "a");
+            rig.submit(11, "b");
+            rig.drain();
+
+            rig.text(Origin::Exchange(10), &answers);
+
+            let said: Vec<String> = rig.drain();
+            let said: Vec<&str> = said
+                .iter()
+                .map(String::as_str)
+                .filter(|said| *said != "abort 11")
+                .collect();
+            assert_eq!(said, expected, "{revision} {channel:?}");
+        }
+    }
 }
 
-// VER-02, VER-03: one renegotiation, however many calls were refused
+// FR-028, LIF-07: no revision is agreed on that would have it
 #[test]
-fn refused_versions_share_one_renegotiation() {
-    let mut rig = Rig::ready(Channel::Pipe, Era::Modern);
-    for (key, waiter) in [(20, "a"), (21, "b"), (22, "c")] {
-        rig.submit(key, waiter);
-    }
+fn a_batch_during_the_opening_is_junk() {
+    let mut rig = Rig::new(Channel::Pipe);
+    rig.event(Event::Up);
+    rig.frame(&json!({"jsonrpc": "2.0", "id": 1, "error": {"code": -32601, "message": "no"}}));
     rig.drain();
 
-    rig.frame(&refusal(20));
-    rig.frame(&refusal(21));
-    assert_eq!(
-        rig.drain(),
-        [
-            "send 2 server/discover",
-            "settle a error -32022",
-            "settle b error -32022"
-        ]
-    );
-    rig.submit(23, "a");
-    rig.submit(24, "b");
-    rig.submit(25, "d");
-    rig.protocol.handle_cancel(25, false, "gone", rig.now);
-    rig.frame(&answer(22));
-    assert_eq!(
-        rig.drain(),
-        ["settle c result"],
-        "what is submitted waits, what is in flight goes on"
-    );
-
-    rig.frame(&json!({"jsonrpc": "2.0", "id": 2, "result": {"supportedVersions": ["2026-07-28"]}}));
-    assert_eq!(rig.drain(), ["send 23 tools/call", "send 24 tools/call"]);
-    assert_eq!(rig.protocol.poll_timeout(), None);
+    rig.text(Origin::Standing, &format!("[{}]", initialized(2, "2025-03-26")));
+    assert_eq!(rig.drain(), ["junk"]);
+    rig.frame(&initialized(2, "2025-03-26"));
+    assert_eq!(rig.drain().last().map(String::as_str), Some("opened"));
 }
 
+// LHT-12: an answer may come on any stream, and then its own is not waited for
 #[test]
-fn a_renegotiation_that_fails_ends_the_connection() {
-    let late = |rig: &mut Rig| {
-        let due = rig.protocol.poll_timeout().unwrap();
-        rig.protocol.handle_timeout(due);
-    };
-    let refused = |rig: &mut Rig| {
-        rig.frame(&json!({"jsonrpc": "2.0", "id": 2, "error": {"code": -32603, "message": "x"}}))
-    };
-    let other =
-        |rig: &mut Rig| rig.frame(&json!({"jsonrpc": "2.0", "id": 2, "result": {"supportedVersions": []}}));
-    let ways: [&dyn Fn(&mut Rig); 3] = [&late, &refused, &other];
-    for fail in ways {
-        let mut rig = Rig::ready(Channel::Pipe, Era::Modern);
-        rig.submit(20, "a");
-        rig.frame(&refusal(20));
-        rig.submit(21, "a");
+fn an_answer_on_another_stream_ends_the_exchange_of_its_request() {
+    #[rustfmt::skip]
+    let table: [(Channel, &str, Origin, &[&str]); 7] = [
+        (Channel::Http, "2025-11-25", Origin::Exchange(10), &["settle a result"]),
+        (Channel::Http, "2025-11-25", Origin::Exchange(11), &["abort 10", "settle a result"]),
+        (Channel::Http, "2025-11-25", Origin::Standing,     &["abort 10", "settle a result"]),
+        (Channel::Http, "2024-11-05", Origin::Standing,     &["settle a result"]),
+        (Channel::Http, "2026-07-28", Origin::Exchange(11), &["settle a result"]),
+        (Channel::Pipe, "2025-11-25", Origin::Standing,     &["settle a result"]),
+        (Channel::Pipe, "2026-07-28", Origin::Standing,     &["settle a result"]),
+    ];
+    for (channel, revision, origin, expected) in table {
+        let mut rig = Rig::ready_at(channel, revision);
+        rig.submit(10, "a");
+        rig.submit(11, "b");
         rig.drain();
-        fail(&mut rig);
-        assert_eq!(rig.drain(), ["settle a down", "close", "end lost"]);
-    }
-}
 
-#[test]
-fn a_refusal_that_names_no_version_of_ours_is_the_callers_alone() {
-    let mut rig = Rig::ready(Channel::Pipe, Era::Modern);
-    rig.submit(20, "a");
-    rig.drain();
-    rig.frame(&json!({"jsonrpc": "2.0", "id": 20, "error": {"code": -32022, "message": "v", "data": {"supported": ["2099-01-01"]}}}));
-    assert_eq!(rig.drain(), ["settle a error -32022"]);
+        rig.frame_from(origin, &answer(10));
+
+        assert_eq!(rig.drain(), expected, "{channel:?} {revision} {origin:?}");
+    }
 }

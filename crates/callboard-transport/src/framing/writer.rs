@@ -78,6 +78,8 @@ impl<O: AsyncWrite + Unpin, R: Remote> Writer<O, R> {
                         let how = output.outbox.abort(key);
                         replies.push(Event::Ended { key, how });
                     }
+                    // There is nothing that could be asked again.
+                    Command::Forget { .. } => {}
                     Command::Close => {
                         self.remote.close();
                         phase = phase.close(self.close_grace);

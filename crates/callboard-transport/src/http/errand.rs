@@ -10,7 +10,9 @@
 use super::Shared;
 use super::download::Download;
 use super::fault::Fault;
+use super::refusal;
 use super::request::Letter;
+use super::session::Session;
 use callboard_proto::Method;
 use http_body_util::BodyExt;
 use std::collections::VecDeque;
@@ -73,6 +75,15 @@ impl Errands {
         self.running.spawn_local(run(shared, letter, gate, latch));
     }
 
+    /// Ends a session that is left, which nobody waits for (FR-044).
+    pub(super) fn end_session(&mut self, shared: Rc<Shared>, session: Rc<Session>) {
+        self.running.spawn_local(async move {
+            // Any answer will do, and none.
+            let end = shared.fetch(|| shared.target.end_session(&session));
+            let _ = timeout(LIMIT, end).await;
+        });
+    }
+
     /// Waits until one is through; `None` if none is on its way. An error is a panic.
     ///
     /// Cancel safe.
@@ -100,21 +111,29 @@ impl Errands {
 /// Sends one message; every 2xx is success, whatever comes with it (FR-053, FR-054).
 ///
 /// A failure is only logged: nobody waits for it, and what it means for the connection shows with its next
-/// request. `latch` opens the gate for those behind this message once the server has answered it.
+/// request; that the session is lost may show here. `latch` opens the gate for those behind this message once the server has answered it.
 async fn run(shared: Rc<Shared>, letter: Letter, gate: Option<Gate>, latch: Option<Latch>) {
     let method = letter.meta.method.clone();
     let post = async {
         Gate::pass(gate).await;
         let answer = shared
-            .fetch(|| shared.target.post(&letter, &shared.session))
+            .fetch(|| shared.target.post(&letter))
             .await
             .map_err(Failure::Fault)?;
         drop(latch);
-        if !answer.status().is_success() {
-            return Err(Failure::Status(answer.status()));
+        let (head, body) = answer.into_parts();
+        if head.status.is_success() {
+            drain(body).await;
+            return Ok(());
         }
-        drain(answer.into_body()).await;
-        Ok(())
+        // Who refuses the first message of a session has hardly lost it; what it means shows with the next request.
+        if letter.session.id().is_some() && letter.meta.method.as_ref() != Some(&Method::INITIALIZED) {
+            let refusal = refusal::read(&head, body, &letter.session).await;
+            if let Some(evidence) = shared.evidence(&letter.session, refusal) {
+                shared.events.send(vec![evidence]).await;
+            }
+        }
+        Err(Failure::Status(head.status))
     };
     let failure = match timeout(LIMIT, post).await {
         Ok(Ok(())) => return,

@@ -1,25 +1,32 @@
 //! One request and its answer: a task that sends the POST and alone owns what comes back.
+//!
+//! ```text
+//! POST ──► JSON ────────────────────────────────────────► Ended
+//!     └──► event stream ──answer, or no id was seen──────► Ended
+//!            ▲      └──ended early──► pause ─► GET ─┐ (legacy: `resume`)
+//!            └──────────────────────────────────────┘
+//! ```
 
 use super::content::{self, Content};
+use super::cursor::{Cursor, End};
 use super::download::{Download, Torn};
 use super::errand::Gate;
 use super::request::Letter;
-use super::{LARGE, Shared, fault};
+use super::{LARGE, Shared, fault, refusal};
 use crate::BATCH;
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use callboard_proto::pieces::Pieces;
-use callboard_proto::sse::{Sse, SseItem};
-use callboard_proto::wire::{Down, Ended, Event, Key, Origin, Refusal};
-use callboard_proto::{Frame, Junk, RequestId, headers};
+use callboard_proto::sse::{Sse, SseEvent, SseItem};
+use callboard_proto::wire::{Down, Ended, Event, Key, Origin};
+use callboard_proto::{Frame, Junk, RequestId};
 use futures_util::FutureExt;
-use http::header::{DATE, RETRY_AFTER, WWW_AUTHENTICATE};
-use http::{HeaderMap, response};
+use http::StatusCode;
 use http_body::Body;
 use http_body_util::BodyExt;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, SystemTime};
-use tokio::time::{Instant, timeout, timeout_at};
+use std::time::Duration;
+use tokio::time::{Instant, sleep, timeout_at};
 
 /// Sends one request and delivers what comes for it, at last its [`Ended`].
 ///
@@ -68,6 +75,18 @@ struct Exchange<'a> {
     pending: Vec<Event>,
     /// The answer to the request is among the frames.
     answered: bool,
+    /// How far the stream has been read, where it may be taken up again.
+    cursor: Option<Cursor>,
+    /// The present stream has brought something that was not known.
+    brought: bool,
+}
+
+/// How an event stream ended.
+enum Ending {
+    /// The exchange is over: all has come, or nothing more is of use.
+    Final(Ended),
+    /// Before the answer.
+    Early(Ended),
 }
 
 impl<'a> Exchange<'a> {
@@ -77,24 +96,32 @@ impl<'a> Exchange<'a> {
             shared: &place.shared,
             pending: Vec::new(),
             answered: false,
+            cursor: None,
+            brought: false,
         }
     }
 
     async fn follow(&mut self, letter: Letter) -> Ended {
-        let post = || self.shared.target.post(&letter, &self.shared.session);
+        let post = || self.shared.target.post(&letter);
         let (head, body) = match self.shared.fetch(post).await {
             Ok(answer) => answer.into_parts(),
             Err(fault) => return fault.ended(&self.shared.target.authority, letter.wire.is_written()),
         };
         if !head.status.is_success() {
-            return Ended::Refused(refusal(&head, body).await);
+            return Ended::Refused(refusal::read(&head, body, &letter.session).await);
         }
-        if let Err(text) = self.shared.session.open(self.key, &head.headers) {
+        if let Err(text) = letter.session.open(self.key, &head.headers) {
             return Ended::Unusable(text);
         }
         match Content::of(&head, &body) {
             Ok(Content::Json) => self.read_json(body).await,
-            Ok(Content::EventStream) => self.read_events(body).await,
+            Ok(Content::EventStream) => {
+                self.cursor = letter.meta.resumable.then(Cursor::default);
+                match self.read_events(body).await {
+                    Ending::Final(how) => how,
+                    Ending::Early(how) => Box::pin(self.resume(letter, how)).await,
+                }
+            }
             Err(text) => Ended::Unusable(text),
         }
     }
@@ -115,9 +142,7 @@ impl<'a> Exchange<'a> {
     }
 
     /// Delivers the messages of an event stream until it ends.
-    ///
-    /// The ids and the `retry` of events matter only where a stream can be resumed, which is not done here.
-    async fn read_events(&mut self, mut body: Download) -> Ended {
+    async fn read_events(&mut self, mut body: Download) -> Ending {
         let mut sse = Sse::new(self.shared.frame_limit);
         let mut last_call = None;
         loop {
@@ -131,14 +156,16 @@ impl<'a> Exchange<'a> {
                         Some(until) => match timeout_at(until, body.frame()).await {
                             Ok(next) => next,
                             // All has come; a server that leaves its stream open after that holds it for nothing.
-                            Err(_) => return Ended::Clean,
+                            Err(_) => return Ending::Final(Ended::Clean),
                         },
                     }
                 }
             };
             let data = match next {
-                None => return Ended::Clean,
-                Some(Err(error)) => return fault::of_body(&error),
+                None if self.answered => return Ending::Final(Ended::Clean),
+                None => return Ending::Early(Ended::Clean),
+                Some(Err(error)) if self.answered => return Ending::Final(fault::of_body(&error)),
+                Some(Err(error)) => return Ending::Early(fault::of_body(&error)),
                 Some(Ok(frame)) => match frame.into_data() {
                     Ok(data) => data,
                     Err(_trailers) => continue,
@@ -147,17 +174,13 @@ impl<'a> Exchange<'a> {
             sse.push(data);
             while let Some(item) = sse.next() {
                 match item {
-                    SseItem::Event(event) if content::is_message(&event) => {
-                        if let Some(reason) = self.take(event.data).await {
-                            self.push(Event::Junk {
-                                origin: Origin::Exchange(self.key),
-                                reason,
-                            })
-                            .await;
+                    SseItem::Event(event) => self.take_event(event).await,
+                    SseItem::Retry(pause) => {
+                        if let Some(cursor) = &mut self.cursor {
+                            cursor.pauses.asked = Some(pause);
                         }
                     }
-                    SseItem::Event(_) | SseItem::Retry(_) => {}
-                    SseItem::TooLarge { .. } => return self.too_large().await,
+                    SseItem::TooLarge { .. } => return Ending::Final(self.too_large().await),
                 }
             }
             if self.answered && last_call.is_none() {
@@ -166,28 +189,111 @@ impl<'a> Exchange<'a> {
         }
     }
 
+    /// Delivers the message of an event, if it holds one, and notes its id (LHT-13).
+    async fn take_event(&mut self, event: SseEvent) {
+        if let (Some(cursor), Some(id)) = (&mut self.cursor, &event.id) {
+            let former = cursor.last().cloned();
+            cursor.note(id);
+            self.brought |= cursor.last() != former.as_ref();
+        }
+        if !content::is_message(&event) {
+            return;
+        }
+        self.brought = true;
+        let batched = Frame::is_batch(&event.data);
+        if let Some(reason) = self.take(event.data).await {
+            // What cannot be read is an answer all the same.
+            self.answered |= reason.answers().is_some_and(|id| is_key(id, self.key));
+            let origin = Origin::Exchange(self.key);
+            self.push(Event::Junk {
+                origin,
+                reason,
+                batched,
+            })
+            .await;
+        }
+    }
+
+    /// Takes the stream up again where it ended, as often as it brings something (LHT-08, LHT-10).
+    ///
+    /// The request has reached the server and may be running: whatever goes wrong here, it is not sent again.
+    async fn resume(&mut self, letter: Letter, mut how: Ended) -> Ended {
+        let Letter { wire, session, .. } = letter;
+        self.brought = true;
+        loop {
+            self.flush().await;
+            let Some(cursor) = &mut self.cursor else {
+                return how;
+            };
+            // FR-047: without an id there is nothing to take up.
+            if cursor.last().is_none() || wire.is_forgotten() {
+                return how;
+            }
+            let end = match std::mem::take(&mut self.brought) {
+                true => End::Used,
+                false if cursor.pauses.in_vain >= ATTEMPTS => return not_resumed(&how_in_words(&how)),
+                false => End::Failed,
+            };
+            let pause = cursor.pauses.after(end);
+            wire.set_between_streams(true);
+            sleep(pause).await;
+            if !self.shared.is_present(&session) {
+                return not_resumed("the server has lost the session that it belonged to");
+            }
+            let listen = || self.shared.target.listen(&session, cursor.last());
+            let answer = self.shared.fetch(listen).await;
+            wire.set_between_streams(false);
+            let (head, body) = match answer {
+                Ok(answer) => answer.into_parts(),
+                Err(fault) => {
+                    how = Ended::Lost(fault.text());
+                    continue;
+                }
+            };
+            let status = head.status;
+            if status.is_success() && matches!(Content::of(&head, &body), Ok(Content::EventStream)) {
+                match self.read_events(body).await {
+                    Ending::Final(how) => return how,
+                    Ending::Early(early) => how = early,
+                }
+            } else if status.is_server_error() && status != StatusCode::NOT_IMPLEMENTED {
+                how = Ended::Lost(format!("the server answered {status}"));
+            } else {
+                if !status.is_success() {
+                    let refusal = refusal::read(&head, body, &session).await;
+                    if let Some(evidence) = self.shared.evidence(&session, refusal) {
+                        self.push(evidence).await;
+                    }
+                }
+                return not_resumed(&format!("the server answered {status}"));
+            }
+        }
+    }
+
     /// Takes a body or an event apart; gives back the first thing in it that is no message.
     async fn take(&mut self, bytes: Bytes) -> Option<Junk> {
         let mut junk = None;
+        let batched = Frame::is_batch(&bytes);
         if bytes.len() <= LARGE {
             for frame in Frame::parse(bytes) {
-                self.take_one(frame, &mut junk).await;
+                self.take_one(frame, batched, &mut junk).await;
             }
         } else {
             for frame in self.shared.parse_elsewhere(bytes).await {
-                self.take_one(frame, &mut junk).await;
+                self.take_one(frame, batched, &mut junk).await;
             }
         }
         junk
     }
 
-    async fn take_one(&mut self, frame: Result<Frame, Junk>, junk: &mut Option<Junk>) {
+    async fn take_one(&mut self, frame: Result<Frame, Junk>, batched: bool, junk: &mut Option<Junk>) {
         match frame {
             Ok(frame) => {
                 self.answered |= answers(&frame, self.key);
                 self.push(Event::Frame {
                     origin: Origin::Exchange(self.key),
                     frame,
+                    batched,
                 })
                 .await;
             }
@@ -256,53 +362,38 @@ async fn whole(body: &mut Download, limit: usize) -> Result<Bytes, Broken> {
     })
 }
 
-/// What a server says that refuses a request; of its body what comes in time.
-pub(super) async fn refusal(head: &response::Parts, mut body: Download) -> Refusal {
-    let mut start = BytesMut::new();
-    let read = async {
-        while start.len() < REFUSAL_SIZE
-            && let Some(Ok(frame)) = body.frame().await
-        {
-            if let Some(data) = frame.data_ref() {
-                let room = REFUSAL_SIZE - start.len();
-                start.extend_from_slice(&data[..data.len().min(room)]);
-            }
-        }
-    };
-    // The status alone is worth more than the body that does not come.
-    let _ = timeout(REFUSAL_LIMIT, read).await;
-    Refusal {
-        status: head.status.as_u16(),
-        challenges: challenges(&head.headers),
-        retry_after: retry_after(&head.headers),
-        body: start.freeze(),
-        is_text: content::is_text(&head.headers),
+fn answers(frame: &Frame, key: Key) -> bool {
+    match frame {
+        Frame::Result { id, .. } => is_key(id, key),
+        // FR-024: without an id it belongs to the request whose answer it is.
+        Frame::Error { id, .. } => id.as_ref().is_none_or(|id| is_key(id, key)),
+        Frame::Request { .. } | Frame::Notification { .. } => false,
     }
 }
 
-fn challenges(headers: &HeaderMap) -> Vec<String> {
-    let lines = headers.get_all(WWW_AUTHENTICATE).iter();
-    lines
-        .map(|line| String::from_utf8_lossy(line.as_bytes()).into_owned())
-        .collect()
+/// A number, or its digits as a string (FR-023).
+fn is_key(id: &RequestId, key: Key) -> bool {
+    match id {
+        RequestId::Number(number) => u64::try_from(*number) == Ok(key),
+        RequestId::String(text) => text.parse() == Ok(key),
+    }
 }
 
-fn retry_after(fields: &HeaderMap) -> Option<Duration> {
-    let text = |name| fields.get(name).and_then(|value| value.to_str().ok());
-    headers::retry_after(text(RETRY_AFTER)?, text(DATE), SystemTime::now())
+fn not_resumed(why: &str) -> Ended {
+    Ended::Lost(format!(
+        "the event stream of the answer ended early and could not be taken up again: {why}"
+    ))
 }
 
-fn answers(frame: &Frame, key: Key) -> bool {
-    let id = match frame {
-        Frame::Result { id, .. } => Some(id),
-        Frame::Error { id, .. } => id.as_ref(),
-        Frame::Request { .. } | Frame::Notification { .. } => None,
-    };
-    matches!(id, Some(RequestId::Number(number)) if u64::try_from(*number) == Ok(key))
+fn how_in_words(how: &Ended) -> String {
+    match how {
+        Ended::Lost(text) => text.clone(),
+        _ => "it brought nothing more".to_owned(),
+    }
 }
+
+/// How often in a row a stream is asked for in vain.
+const ATTEMPTS: u32 = 5;
 
 /// How long an event stream may stay open after the answer has come.
 const ANSWERED_LIMIT: Duration = Duration::from_secs(1);
-
-const REFUSAL_SIZE: usize = 64 * 1024;
-const REFUSAL_LIMIT: Duration = Duration::from_secs(5);

@@ -12,6 +12,7 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
 use std::cell::RefCell;
+use std::rc::Rc;
 use std::sync::Arc;
 use tracing::warn;
 use url::Url;
@@ -21,6 +22,8 @@ pub(super) struct Letter {
     pub(super) message: Outgoing,
     pub(super) meta: SendMeta,
     pub(super) wire: Arc<Wire>,
+    /// The session that it belongs to.
+    pub(super) session: Rc<Session>,
 }
 
 /// Where all requests of a transport go, and what they have in common.
@@ -80,8 +83,13 @@ impl Target {
     /// # Errors
     ///
     /// No request can be made of it, as text for a user.
-    pub(super) fn post(&self, letter: &Letter, session: &Session) -> Result<Request<Upload>, String> {
-        let Letter { message, meta, wire } = letter;
+    pub(super) fn post(&self, letter: &Letter) -> Result<Request<Upload>, String> {
+        let Letter {
+            message,
+            meta,
+            wire,
+            session,
+        } = letter;
         let mut request = Request::new(Upload::new(message.clone(), Arc::clone(wire)));
         *request.method_mut() = Method::POST;
         *request.uri_mut() = self.uri.borrow().clone()?;
@@ -116,14 +124,15 @@ impl Target {
             }
             Era::Legacy => {
                 if let Some(id) = session.id() {
-                    fields.insert(headers::MCP_SESSION_ID, id);
+                    fields.insert(headers::MCP_SESSION_ID, id.clone());
                 }
             }
         }
         Ok(request)
     }
 
-    /// The GET that asks for the standing stream of `session`, from behind the event `last` on (LHT-06, LHT-07).
+    /// The GET that asks for a stream of `session`: the standing one, or that which had the event `last`, from behind it
+    /// on (LHT-06 to LHT-08).
     ///
     /// # Errors
     ///
@@ -159,7 +168,7 @@ impl Target {
         let fields = request.headers_mut();
         fields.clone_from(&self.headers);
         if let Some(id) = session.id() {
-            fields.insert(headers::MCP_SESSION_ID, id);
+            fields.insert(headers::MCP_SESSION_ID, id.clone());
         }
         if let Some(version) = session.version() {
             fields.insert(headers::MCP_PROTOCOL_VERSION, HeaderValue::from_static(version));

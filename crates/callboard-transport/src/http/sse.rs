@@ -90,7 +90,7 @@ async fn closed(inbox: &mut mpsc::Receiver<Post>) -> Option<Down> {
     loop {
         match inbox.recv().await?.command {
             Command::Close => return Some(Down::Closed),
-            Command::Send { .. } | Command::Abort { .. } => {}
+            Command::Send { .. } | Command::Abort { .. } | Command::Forget { .. } => {}
         }
     }
 }
@@ -120,8 +120,12 @@ impl Driver {
                     None => return,
                     Some(Post { command: Command::Close, .. }) => return self.close().await,
                     Some(Post { command: Command::Abort { key }, .. }) => self.abort(key).await,
+                    // A stream that ends is not asked for again.
+                    Some(Post { command: Command::Forget { .. }, .. }) => {}
                     Some(Post { command: Command::Send { key, message, meta }, mark }) => {
-                        let letter = Letter { message, meta, wire: Arc::new(Wire::new(mark)) };
+                        // There are none over this transport: it stays without an id.
+                        let session = self.shared.session();
+                        let letter = Letter { message, meta, wire: Arc::new(Wire::new(mark)), session };
                         if let Err(Overflow) = self.send(key, letter) {
                             return self.shared.events.down(Down::NotReading);
                         }

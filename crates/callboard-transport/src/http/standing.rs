@@ -9,19 +9,24 @@
 //! A server need not have one, and silence on it is normal (FR-051): whatever happens here, exchanges and the
 //! state of the connection are not touched. At most one task per transport; its owner is the driver.
 //!
-//! Not here: the streams of exchanges, which end with their exchange and are not taken up again.
+//! It is asked for in a session of 2024-11-05 too, a revision that has no Streamable HTTP: a server that speaks it here
+//! all the same may have the stream, and one that has not says so once.
+//!
+//! Not here: the streams of exchanges, which are taken up again by their exchange.
 
 use super::content::{self, Content};
+use super::cursor::{Cursor, End, RARELY};
 use super::download::Download;
 use super::errand::{self, Gate, Latch};
 use super::fault::Fault;
-use super::{LARGE, Shared};
+use super::session::Session;
+use super::{LARGE, Shared, refusal};
 use crate::inbox::Inbox;
 use bytes::Bytes;
 use callboard_proto::Frame;
 use callboard_proto::sse::{Sse, SseEvent, SseItem};
 use futures_util::FutureExt;
-use http::{HeaderValue, Response, StatusCode};
+use http::{Response, StatusCode};
 use http_body_util::BodyExt;
 use std::pin::pin;
 use std::rc::Rc;
@@ -34,11 +39,11 @@ use tracing::{debug, info, warn};
 /// Asks first when `initialized` is open. `latch` opens the gate for later messages as soon as the server has
 /// said whether there is a stream, or has had its time to: what it sends there because of the first of them
 /// is then not missed.
-pub(super) async fn run(shared: Rc<Shared>, initialized: Gate, latch: Latch) {
+pub(super) async fn run(shared: Rc<Shared>, session: Rc<Session>, initialized: Gate, latch: Latch) {
     Gate::pass(Some(initialized)).await;
     // FR-045: without a session there is nothing that a second stream could continue.
-    let once = shared.session.id().is_none();
-    let mut standing = Standing::new(shared);
+    let once = session.id().is_none();
+    let mut standing = Standing::new(shared, session);
     let mut latch = Some(latch);
     while let Some(end) = standing.listen(latch.take()).await {
         if once {
@@ -52,32 +57,21 @@ pub(super) async fn run(shared: Rc<Shared>, initialized: Gate, latch: Latch) {
 /// The stream over all its GETs.
 struct Standing {
     shared: Rc<Shared>,
+    session: Rc<Session>,
     inbox: Inbox,
-    /// The newest id seen, from behind which the server is asked to go on.
-    last: Option<HeaderValue>,
-    pauses: Pauses,
-}
-
-/// How one GET ended that may be followed by another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
-    /// No stream came.
-    Failed,
-    /// The stream had no event.
-    Empty,
-    /// The stream had events, but no message.
-    Idle,
-    /// The stream had a message, or stood for a good while.
-    Used,
+    cursor: Cursor,
+    /// There has been a stream in this session.
+    stood: bool,
 }
 
 impl Standing {
-    fn new(shared: Rc<Shared>) -> Self {
+    fn new(shared: Rc<Shared>, session: Rc<Session>) -> Self {
         Self {
             inbox: Inbox::new(shared.events.clone()),
             shared,
-            last: None,
-            pauses: Pauses::default(),
+            session,
+            cursor: Cursor::default(),
+            stood: false,
         }
     }
 
@@ -98,17 +92,32 @@ impl Standing {
         }
         let (head, body) = answer.into_parts();
         if status.is_success() && matches!(Content::of(&head, &body), Ok(Content::EventStream)) {
+            self.stood = true;
             return Some(self.read(body).await);
         }
         debug!(%server, %status, "the server has no standing stream");
-        errand::drain(body).await;
+        // To the first GET of a session many a server says 404 that has no such endpoint.
+        if self.stood && !status.is_success() {
+            let refusal = refusal::read(&head, body, &self.session).await;
+            if let Some(evidence) = self.shared.evidence(&self.session, refusal) {
+                self.inbox.push(evidence).await;
+                self.inbox.flush().await;
+            }
+        } else {
+            errand::drain(body).await;
+        }
         None
     }
 
     /// Sends the GET; drops `latch` when the answer begins or is late.
     async fn ask(&self, latch: Option<Latch>) -> Result<Response<Download>, Fault> {
-        let Shared { target, session, .. } = &*self.shared;
-        let mut answer = pin!(self.shared.fetch(|| target.listen(session, self.last.as_ref())));
+        let Self {
+            shared,
+            session,
+            cursor,
+            ..
+        } = self;
+        let mut answer = pin!(shared.fetch(|| shared.target.listen(session, cursor.last())));
         let in_time = timeout(HEAD_LIMIT, answer.as_mut()).await;
         drop(latch);
         match in_time {
@@ -150,7 +159,7 @@ impl Standing {
                         }
                         self.take(event, is_message).await;
                     }
-                    SseItem::Retry(pause) => self.pauses.asked = Some(pause),
+                    SseItem::Retry(pause) => self.cursor.pauses.asked = Some(pause),
                     // It answers no request, so that none is ended for it.
                     SseItem::TooLarge { limit } => {
                         warn!(server = %self.shared.name, limit, "message above the size limit skipped");
@@ -170,132 +179,38 @@ impl Standing {
             self.take_message(event.data).await;
         }
         if let Some(id) = event.id {
-            // An empty id takes the former back; one that no header can carry is as good as none.
-            self.last = HeaderValue::from_bytes(id.as_bytes())
-                .ok()
-                .filter(|id| !id.is_empty());
+            self.cursor.note(&id);
         }
     }
 
     async fn take_message(&mut self, data: Bytes) {
         if data.len() <= LARGE {
-            self.inbox.push_parsed(Frame::parse(data)).await;
+            self.inbox.push_small(data).await;
         } else {
+            let batched = Frame::is_batch(&data);
             let parsed = self.shared.parse_elsewhere(data).await;
-            self.inbox.push_parsed(parsed).await;
+            self.inbox.push_parsed(batched, parsed).await;
         }
     }
 
     /// Logs the first failure in a row.
     fn failed(&self, failure: &str) -> End {
-        if self.pauses.in_vain == 0 {
+        if self.cursor.pauses.in_vain == 0 {
             debug!(server = %self.shared.name, failure, "the standing stream could not be opened");
         }
         End::Failed
     }
 
     fn pause(&mut self, end: End) -> Duration {
-        let was_rare = self.pauses.are_rare();
-        let pause = self.pauses.after(end);
-        if self.pauses.are_rare() && !was_rare {
+        let pauses = &mut self.cursor.pauses;
+        let was_rare = pauses.are_rare();
+        let pause = pauses.after(end);
+        if pauses.are_rare() && !was_rare {
             info!(server = %self.shared.name, ?pause, "the standing stream ends empty each time; it is asked for rarely");
         }
         pause
     }
 }
 
-/// How long to wait before each GET.
-#[derive(Debug, Default)]
-struct Pauses {
-    /// The server's `retry`: never sooner than that (LHT-09).
-    asked: Option<Duration>,
-    /// How many GETs in a row brought nothing.
-    in_vain: u32,
-    /// How many streams in a row were empty.
-    empty: u32,
-}
-
-impl Pauses {
-    fn after(&mut self, end: End) -> Duration {
-        match end {
-            End::Failed => {}
-            End::Empty => self.empty = self.empty.saturating_add(1),
-            End::Idle => self.empty = 0,
-            End::Used => (self.empty, self.in_vain) = (0, 0),
-        }
-        let first = self.asked.unwrap_or(FIRST_PAUSE).max(SHORTEST_PAUSE);
-        let doubled = first.saturating_mul(1 << self.in_vain.min(16));
-        self.in_vain = self.in_vain.saturating_add(1);
-        let pause = doubled.min(LONGEST_PAUSE).max(first);
-        if self.are_rare() { pause.max(RARELY) } else { pause }
-    }
-
-    /// FR-049
-    fn are_rare(&self) -> bool {
-        self.empty >= EMPTY_LIMIT
-    }
-}
-
 /// How long the first messages of a session wait for the stream.
 pub(super) const HEAD_LIMIT: Duration = Duration::from_secs(1);
-
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-
-/// A server that asks for no pause at all does not make us spin.
-const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
-
-/// After so many empty streams in a row the server is asked [`RARELY`].
-const EMPTY_LIMIT: u32 = 3;
-
-/// The pause that polls a server without loading it. A stream that stood for as long was not in vain.
-const RARELY: Duration = Duration::from_secs(60);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use End::{Empty, Failed, Idle, Used};
-
-    /// The server's `retry`, then how each GET ends and the pause after it, all in milliseconds.
-    type Row = (Option<u64>, &'static [(End, u64)]);
-
-    // LHT-09, FR-049
-    #[test]
-    fn pauses_grow_while_nothing_comes_and_are_never_shorter_than_asked() {
-        #[rustfmt::skip]
-        let table: &[Row] = &[
-            (None, &[(Failed, 1_000), (Failed, 2_000), (Failed, 4_000), (Failed, 8_000), (Failed, 16_000), (Failed, 30_000), (Failed, 30_000)]),
-            (None, &[(Failed, 1_000), (Failed, 2_000), (Used, 1_000), (Used, 1_000), (Failed, 2_000)]),
-            (None, &[(Empty, 1_000), (Empty, 2_000), (Empty, 60_000), (Empty, 60_000), (Failed, 60_000), (Used, 1_000)]),
-            (None, &[(Empty, 1_000), (Empty, 2_000), (Idle, 4_000), (Empty, 8_000), (Empty, 16_000), (Empty, 60_000)]),
-            (None, &[(Empty, 1_000), (Failed, 2_000), (Empty, 4_000), (Failed, 8_000), (Empty, 60_000)]),
-            (Some(500), &[(Idle, 500), (Idle, 1_000), (Used, 500), (Used, 500)]),
-            (Some(0), &[(Used, 100), (Used, 100), (Idle, 200)]),
-            (Some(40_000), &[(Used, 40_000), (Failed, 40_000), (Empty, 40_000)]),
-            (Some(90_000), &[(Empty, 90_000), (Empty, 90_000), (Empty, 90_000)]),
-            (Some(u64::MAX), &[(Used, u64::MAX), (Failed, u64::MAX)]),
-        ];
-        for (asked, ends) in table {
-            let mut pauses = Pauses {
-                asked: asked.map(Duration::from_millis),
-                ..Pauses::default()
-            };
-            for (at, (end, pause)) in ends.iter().enumerate() {
-                assert_eq!(
-                    pauses.after(*end),
-                    Duration::from_millis(*pause),
-                    "{asked:?}, {ends:?} at {at}"
-                );
-            }
-        }
-    }
-
-    #[test]
-    fn pauses_stay_bounded_however_often_nothing_comes() {
-        let mut pauses = Pauses::default();
-
-        for _ in 0..100 {
-            assert!(pauses.after(Failed) <= LONGEST_PAUSE);
-        }
-    }
-}

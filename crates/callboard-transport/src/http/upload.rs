@@ -10,11 +10,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
-/// Whether a message may have reached the server, for the driver and for whoever asked.
+/// How far a message and its answer have come, for the driver; and whether it may have reached the server, for whoever
+/// asked.
 pub(super) struct Wire {
     written: AtomicBool,
     /// It was written once at least; what a redirect took back counts.
     marked: AtomicBool,
+    /// Nobody waits for the answer any more.
+    forgotten: AtomicBool,
+    /// The stream of the answer has ended early, and the next one is not there yet.
+    between_streams: AtomicBool,
     mark: Option<Arc<dyn WireMark>>,
 }
 
@@ -23,12 +28,30 @@ impl Wire {
         Self {
             written: AtomicBool::new(false),
             marked: AtomicBool::new(false),
+            forgotten: AtomicBool::new(false),
+            between_streams: AtomicBool::new(false),
             mark,
         }
     }
 
     pub(super) fn is_written(&self) -> bool {
         self.written.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn forget(&self) {
+        self.forgotten.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_forgotten(&self) -> bool {
+        self.forgotten.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_between_streams(&self, is_between: bool) {
+        self.between_streams.store(is_between, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_between_streams(&self) -> bool {
+        self.between_streams.load(Ordering::Relaxed)
     }
 
     fn begin(&self) {

@@ -200,6 +200,7 @@ pub(crate) fn modern(method: &str) -> SendMeta {
         era: Era::Modern,
         version_header: Some(MODERN),
         headers: None,
+        resumable: false,
     }
 }
 
@@ -210,6 +211,7 @@ pub(crate) fn legacy(method: &str) -> SendMeta {
         era: Era::Legacy,
         version_header: Some(LEGACY),
         headers: None,
+        resumable: true,
     }
 }
 
@@ -218,6 +220,7 @@ pub(crate) fn initialize() -> SendMeta {
         method: Some(Method::INITIALIZE),
         version_header: None,
         headers: None,
+        resumable: false,
         ..legacy("initialize")
     }
 }
@@ -226,7 +229,8 @@ pub(crate) fn initialize() -> SendMeta {
 
 /// Answers the requests in the order they come, over all sockets, each with the next script.
 ///
-/// GET has scripts of its own, since it comes when it likes; where there are none, it is refused with 405.
+/// GET has scripts of its own, since it comes when it likes; where there are none, it is refused with 405. A DELETE that
+/// comes when it likes has one that says so: [`Steps::of_delete`].
 pub(crate) struct Server {
     pub(crate) address: std::net::SocketAddr,
     pub(crate) accepted: Rc<Cell<usize>>,
@@ -245,7 +249,13 @@ impl Scripts {
             let steps = self.streams.borrow_mut().pop_front();
             return steps.unwrap_or_else(|| answer(405, "Allow: POST\r\n", ""));
         }
-        let steps = self.rest.borrow_mut().pop_front();
+        let mut rest = self.rest.borrow_mut();
+        let is_delete = request.line.starts_with("DELETE ");
+        let at = match rest.iter().position(|steps| steps.of_delete) {
+            Some(own) if is_delete => Some(own),
+            _ => rest.iter().position(|steps| !steps.of_delete),
+        };
+        let steps = at.and_then(|at| rest.remove(at));
         steps.expect("a script for each request")
     }
 }
@@ -267,7 +277,10 @@ impl Request {
 }
 
 /// What the server does with one request.
-pub(crate) struct Steps(Vec<Step>);
+pub(crate) struct Steps {
+    steps: Vec<Step>,
+    of_delete: bool,
+}
 
 enum Step {
     Write(String),
@@ -280,26 +293,35 @@ enum Step {
 
 impl Steps {
     pub(crate) fn new(bytes: impl Into<String>) -> Self {
-        Self(vec![Step::Write(bytes.into())])
+        Self {
+            steps: vec![Step::Write(bytes.into())],
+            of_delete: false,
+        }
     }
 
     pub(crate) fn then(mut self, bytes: &str) -> Self {
-        self.0.push(Step::Write(bytes.to_owned()));
+        self.steps.push(Step::Write(bytes.to_owned()));
         self
     }
 
     pub(crate) fn wait(mut self, notify: &Rc<Notify>) -> Self {
-        self.0.push(Step::Wait(notify.clone()));
+        self.steps.push(Step::Wait(notify.clone()));
+        self
+    }
+
+    /// These are for the next DELETE, whenever it comes.
+    pub(crate) fn of_delete(mut self) -> Self {
+        self.of_delete = true;
         self
     }
 
     pub(crate) fn hold(mut self) -> Self {
-        self.0.push(Step::Hold);
+        self.steps.push(Step::Hold);
         self
     }
 
     pub(crate) fn end(mut self) -> Self {
-        self.0.push(Step::End);
+        self.steps.push(Step::End);
         self
     }
 }
@@ -362,7 +384,7 @@ async fn serve(
     while let Some(request) = read_request(&mut socket, connection).await {
         let steps = scripts.next(&request);
         let _ = seen.send(request);
-        for step in steps.0 {
+        for step in steps.steps {
             match step {
                 Step::Write(bytes) => socket.write_all(bytes.as_bytes()).await.unwrap(),
                 Step::Wait(notify) => notify.notified().await,

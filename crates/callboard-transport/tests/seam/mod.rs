@@ -128,6 +128,7 @@ pub(crate) fn send(link: &Link, key: Key, params: &str) -> Arc<Mark> {
         era: Era::Modern,
         version_header: None,
         headers: None,
+        resumable: false,
     };
     let command = Command::Send {
         key: Some(key),

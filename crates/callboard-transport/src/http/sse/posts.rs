@@ -5,7 +5,7 @@
 
 use crate::http::Shared;
 use crate::http::errand::{self, Gate};
-use crate::http::exchange::refusal;
+use crate::http::refusal;
 use crate::http::request::Letter;
 use crate::http::upload::Wire;
 use callboard_proto::wire::{Down, Ended, Event, Key};
@@ -93,7 +93,7 @@ impl Posts {
 async fn post(mut place: Place, letter: Letter, gate: Option<Gate>, answered: oneshot::Receiver<()>) {
     Gate::pass(gate).await;
     let shared = Rc::clone(&place.shared);
-    let sent = shared.fetch(|| shared.target.post(&letter, &shared.session));
+    let sent = shared.fetch(|| shared.target.post(&letter));
     let how = match unless_answered(answered, sent).await {
         None => None,
         Some(Ok(answer)) if answer.status().is_success() => {
@@ -102,7 +102,7 @@ async fn post(mut place: Place, letter: Letter, gate: Option<Gate>, answered: on
         }
         Some(Ok(answer)) => {
             let (head, body) = answer.into_parts();
-            Some(Ended::Refused(refusal(&head, body).await))
+            Some(Ended::Refused(refusal::read(&head, body, &letter.session).await))
         }
         Some(Err(fault)) => Some(fault.ended(&shared.target.authority, letter.wire.is_written())),
     };

@@ -43,8 +43,9 @@ impl Stream {
     }
 
     async fn ask(shared: &Shared) -> Result<Self, StreamFailure> {
+        let session = shared.session();
         let answer = shared
-            .fetch(|| shared.target.listen(&shared.session, None))
+            .fetch(|| shared.target.listen(&session, None))
             .await
             .map_err(|fault| match fault {
                 Fault::Request(_) | Fault::Client(_) => StreamFailure::Unreachable(fault.text()),
