@@ -30,6 +30,8 @@ macro_rules! passes {
 passes! {
     everything "everything"
     everything_http "everything-http"
+    everything_sse "everything-sse"
+    everything_sse_pinned "everything-sse-pinned"
     everything_old "everything-old"
     filesystem "filesystem"
     memory "memory"
@@ -46,6 +48,8 @@ passes! {
     py_http "py-http"
     py_http_json "py-http-json"
     py_http_legacy "py-http-legacy"
+    py_sse "py-sse"
+    py_sse_pinned "py-sse-pinned"
     py_legacy "py-legacy"
     fast "fast"
     fast_legacy "fast-legacy"
@@ -83,12 +87,14 @@ async fn is_connected(session: &Session) {
 
     let info = view.info.as_ref().unwrap();
     assert_eq!(info.revision, row.revision);
+    assert_eq!(info.transport, row.transport.kind());
     assert_eq!(view.era(), Some(row.revision.era()));
     assert_eq!(info.implementation.as_ref().unwrap().name, row.kind.own_name());
     assert!(info.capabilities.tools.is_some());
     let mut attempts = info.attempts.iter();
     let probed = attempts.any(|attempt| attempt.method == Method::DISCOVER);
-    assert_eq!(probed, row.era == EraChoice::Auto, "{:?}", info.attempts);
+    let is_open = row.era == EraChoice::Auto && row.transport != Transport::PinnedSse;
+    assert_eq!(probed, is_open, "{:?}", info.attempts);
 }
 
 async fn lists(session: &Session) {
@@ -213,7 +219,7 @@ async fn closes(session: Session) {
     match row.transport {
         Transport::Stdio => assert!(left.is_empty(), "{left:?}"),
         // It is not ours to end.
-        Transport::Http => assert_eq!(left, processes),
+        Transport::Http | Transport::FoundSse | Transport::PinnedSse => assert_eq!(left, processes),
     }
     // Who listens to a closed stdin has not to be killed.
     let took = began.elapsed();

@@ -112,9 +112,14 @@ impl Server {
         let stderr = Stderr(Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{mark}.stderr")));
         let reach = match row.transport {
             Transport::Stdio => Reach::Stdio,
-            Transport::Http => {
+            Transport::Http | Transport::FoundSse | Transport::PinnedSse => {
                 let process = Group::start(row.command, &mark, &stderr);
-                let url = format!("{}/mcp", stderr.wait_for_origin().await);
+                let path = if row.transport == Transport::Http {
+                    "mcp"
+                } else {
+                    "sse"
+                };
+                let url = format!("{}/{path}", stderr.wait_for_origin().await);
                 Reach::Http {
                     url,
                     _process: process,
@@ -132,6 +137,9 @@ impl Server {
     /// The configuration of a hub that shall talk to it.
     pub(crate) fn config(&self) -> ServerConfig {
         let config = match &self.reach {
+            Reach::Http { url, .. } if self.row.transport == Transport::PinnedSse => {
+                ServerConfig::sse(self.row.name, url).unwrap()
+            }
             Reach::Http { url, .. } => ServerConfig::http(self.row.name, url).unwrap(),
             Reach::Stdio => ServerConfig::stdio(self.row.name, "sh")
                 .args(INTO_FILE)
@@ -154,6 +162,9 @@ impl Server {
     /// The same as an entry of an `mcpServers` file.
     pub(crate) fn entry(&self) -> Value {
         match &self.reach {
+            Reach::Http { url, .. } if self.row.transport == Transport::PinnedSse => {
+                json!({ "type": "sse", "url": url })
+            }
             Reach::Http { url, .. } => json!({ "type": "http", "url": url }),
             Reach::Stdio => json!({
                 "command": "sh",

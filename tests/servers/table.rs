@@ -1,6 +1,6 @@
 //! The servers, and what each is known to answer.
 
-use callboard::{Era, EraChoice, InputKind, Revision};
+use callboard::{Era, EraChoice, InputKind, Revision, TransportKind};
 use serde_json::{Value, json};
 use std::ops::RangeInclusive;
 
@@ -23,6 +23,21 @@ pub(crate) enum Transport {
     Stdio,
     /// At `/mcp` of the port that the server prints.
     Http,
+    /// At `/sse` of that port, over HTTP+SSE; the client is told nothing but the URL.
+    FoundSse,
+    /// The same, and the client is told the transport.
+    PinnedSse,
+}
+
+impl Transport {
+    /// What it is called once it is open.
+    pub(crate) fn kind(self) -> TransportKind {
+        match self {
+            Self::Stdio => TransportKind::Stdio,
+            Self::Http => TransportKind::StreamableHttp,
+            Self::FoundSse | Self::PinnedSse => TransportKind::HttpSse,
+        }
+    }
 }
 
 /// What kind of program it is; the same over each transport.
@@ -100,7 +115,7 @@ pub(crate) struct Steps {
     pub(crate) arguments: Value,
 }
 
-pub(crate) const ROWS: [Row; 33] = [
+pub(crate) const ROWS: [Row; 37] = [
     Row::legacy("everything", Kind::Everything, &["node", EVERYTHING, "stdio"]),
     Row::legacy(
         "everything-http",
@@ -108,6 +123,18 @@ pub(crate) const ROWS: [Row; 33] = [
         &["node", "--import", LOOPBACK, EVERYTHING, "streamableHttp"],
     )
     .http(),
+    Row::legacy(
+        "everything-sse",
+        Kind::Everything,
+        &["node", "--import", LOOPBACK, EVERYTHING, "sse"],
+    )
+    .over(Transport::FoundSse),
+    Row::legacy(
+        "everything-sse-pinned",
+        Kind::Everything,
+        &["node", "--import", LOOPBACK, EVERYTHING, "sse"],
+    )
+    .over(Transport::PinnedSse),
     Row::legacy("everything-old", Kind::OldEverything, &["node", OLD_EVERYTHING])
         .speaking(Revision::V2024_11_05),
     Row::legacy(
@@ -145,6 +172,8 @@ pub(crate) const ROWS: [Row; 33] = [
     )
     .http()
     .pinned(),
+    Row::legacy("py-sse", Kind::Python, &[PYTHON, FIXTURE_PY, "sse", "0"]).over(Transport::FoundSse),
+    Row::legacy("py-sse-pinned", Kind::Python, &[PYTHON, FIXTURE_PY, "sse", "0"]).over(Transport::PinnedSse),
     Row::legacy("py-legacy", Kind::Python, &[PYTHON, FIXTURE_PY, "stdio"]).pinned(),
     Row::modern("fast", Kind::Fast, &[FAST_PYTHON, FIXTURE_FAST, "stdio"]),
     Row::legacy("fast-legacy", Kind::Fast, &[FAST_PYTHON, FIXTURE_FAST, "stdio"]).pinned(),
@@ -304,10 +333,11 @@ impl Row {
     }
 
     const fn http(self) -> Self {
-        Self {
-            transport: Transport::Http,
-            ..self
-        }
+        self.over(Transport::Http)
+    }
+
+    const fn over(self, transport: Transport) -> Self {
+        Self { transport, ..self }
     }
 
     const fn pinned(self) -> Self {
