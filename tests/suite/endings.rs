@@ -218,6 +218,7 @@ async fn ready(hub: &Hub) {
 struct Host {
     process: Child,
     pid: Pid,
+    mark: String,
     stdin: ChildStdin,
     lines: Lines<BufReader<ChildStdout>>,
 }
@@ -234,13 +235,13 @@ impl Host {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
-            .kill_on_drop(true)
             .spawn()
             .unwrap();
         Self {
             pid: Pid::from_raw(process.id().unwrap().try_into().unwrap()).unwrap(),
             stdin: process.stdin.take().unwrap(),
             lines: BufReader::new(process.stdout.take().unwrap()).lines(),
+            mark: mark.to_owned(),
             process,
         }
     }
@@ -261,6 +262,15 @@ impl Host {
     async fn word(&mut self) {
         // It may be dead.
         let _ = self.stdin.write_all(b"\n").await;
+    }
+}
+
+/// A test that fails leaves nothing behind either.
+impl Drop for Host {
+    fn drop(&mut self) {
+        for pid in marked(&self.mark) {
+            let _ = kill_process(pid, Signal::KILL);
+        }
     }
 }
 

@@ -283,10 +283,14 @@ pub(super) async fn close_does_not_wait_behind_a_full_pipe() {
     let mut first = client.call_tool("first", json!({"text": large})).into_future();
     let mut second = client.call_tool("second", json!({})).into_future();
     let mut both = std::pin::pin!(async { tokio::join!(&mut first, &mut second) });
-    meanwhile(&mut both, "both calls are under way", || {
-        hub.counts().in_flight == 2
-    })
-    .await;
+    let behind = client.call_tool("third", json!({})).timeout(secs(1));
+    let third = tokio::select! {
+        biased;
+        _ = &mut both => panic!("nothing is answered"),
+        third = behind.into_future() => third,
+    };
+    // When it has come as far as that, those before it have too.
+    assert_timeout(&third.unwrap_err(), Stage::Answer, Delivery::NotSent);
 
     let closing = tokio::time::timeout(secs(10), hub.shutdown(millis(500)));
     let ((first, second), closed) = tokio::join!(both, closing);
