@@ -3,7 +3,7 @@
 use crate::http_sse;
 use crate::support::{eventually, is_alive, secs};
 use callboard_demo::{Era, HttpDemo, serve_http};
-use callboard_testkit::{HttpScript, HttpStep, Router, Script, SseEvent, StdioScript, results};
+use callboard_testkit::{HttpScript, HttpStep, Router, Script, SseEvent, StdioScript, UnixScript, results};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use std::fs;
@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 use tokio::time::Instant;
 
@@ -61,6 +62,34 @@ async fn a_tool_is_called_in_both_eras_over_both_transports() {
         let result: Value = serde_json::from_str(raw.done()).unwrap();
         assert_eq!(result["structuredContent"], json!({"sum": 1.5}), "{demo:?}");
         assert_eq!(result["content"][0]["text"], "1.5", "{demo:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_runs_by_itself_is_reached_through_its_socket() {
+    for era in ["modern", "legacy"] {
+        // Not the folder of the other tests: a socket's path must be short.
+        let folder = UnixScript::sequence(&[]).unwrap();
+        let path = folder.folder().join(era).display().to_string();
+        let url = format!("unix://{path}");
+        let mut daemon = start(&["demo-server", "--era", era, "--unix", &path], None);
+        let mut lines = BufReader::new(daemon.stdout.take().unwrap()).lines();
+        assert_eq!(lines.next_line().await.unwrap(), Some(path));
+
+        let added = run(&["call", "_", "add", "a=2", "b=40", "--url", &url]).await;
+        let report = run(&["doctor", "_", "--json", "--url", &url]).await;
+        let figures = run(&["bench", "--n", "20", "--warmup", "2", "--url", &url]).await;
+
+        assert_eq!(added.done(), "42\n", "{era}");
+        let report: Value = serde_json::from_str(report.done()).unwrap();
+        assert_eq!((&report["origin"], &report["era"]), (&json!(url), &json!(era)));
+        let figures: Value = serde_json::from_str(figures.done()).unwrap();
+        assert_eq!(
+            (&figures["transport"], &figures["errors"]),
+            (&json!("unix"), &json!(0)),
+            "{figures}"
+        );
+        daemon.kill().await.unwrap();
     }
 }
 
@@ -324,8 +353,13 @@ async fn doctor_says_what_to_change() {
         .await
         .unwrap();
     let refusing = refusing_url();
-    let table: [(&[&str], i32, &str); 4] = [
+    let table: [(&[&str], i32, &str); 5] = [
         (&["--stdio", "no-such-program"], 3, "run its command by hand"),
+        (
+            &["--url", "unix:///no/such.sock"],
+            3,
+            "check the path of the socket",
+        ),
         (&["--url", &refusing], 3, "check host and port"),
         (&["--url", &website.url()], 3, "check the path of the URL"),
         (&["--url", &locked.url()], 6, "give credentials"),
@@ -350,7 +384,12 @@ async fn doctor_says_what_to_change() {
 #[tokio::test]
 async fn what_cannot_be_followed_is_a_usage_error() {
     let demo = ["--stdio", "true"];
-    let table: [(&[&str], &str); 15] = [
+    let table: [(&[&str], &str); 17] = [
+        (&["ls", "--url", "unix://run/x.sock"], "three slashes"),
+        (
+            &["ls", "--url", "unix:///x", "--header", "X: s3cret"],
+            "over a Unix socket",
+        ),
         (&["call"], "<SERVER>"),
         (&["frobnicate"], "frobnicate"),
         (&["ls"], "--config"),

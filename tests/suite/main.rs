@@ -17,6 +17,8 @@ mod http_statuses;
 mod leaks;
 mod mrtr;
 mod opening;
+mod own_transport;
 mod progress;
 mod secrets;
+mod sockets;
 mod support;

@@ -4,7 +4,9 @@ use bytes::Bytes;
 use callboard::{
     CallError, CallErrorKind, Client, Delivery, Era, Hub, Revision, ServerConfig, Stage, memory,
 };
-use callboard_testkit::{HttpScript, HttpStep, Recorded, Router, Script, StdioScript, Transcript, results};
+use callboard_testkit::{
+    HttpScript, HttpStep, Recorded, Router, Script, StdioScript, Transcript, UnixScript, results,
+};
 use serde_json::{Value, json};
 use std::error::Error;
 use std::io;
@@ -444,6 +446,12 @@ pub(crate) fn assert_timeout(error: &CallError, stage: Stage, delivery: Delivery
         _ => None,
     };
     assert_eq!((found, error.delivery()), (Some(stage), delivery), "{error}");
+}
+
+/// A server `name` on a Unix socket, whose connections each play one of `scripts`, likewise.
+pub(crate) fn sockets(name: &str, scripts: &[Script]) -> (ServerConfig, UnixScript) {
+    let server = UnixScript::sequence(scripts).unwrap();
+    (ServerConfig::unix(name, server.path()), server)
 }
 
 /// A server `name` that is a shell script.

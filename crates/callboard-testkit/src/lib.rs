@@ -12,7 +12,8 @@
 //!   (a process)    (bytes)       (memory)                    (a socket on 127.0.0.1)
 //! ```
 //!
-//! A [`Script`] is one conversation and runs over a process, a byte stream or a pair of channels. HTTP has
+//! A [`Script`] is one conversation and runs over a process, a byte stream, a Unix socket ([`UnixScript`]) or a pair of
+//! channels. HTTP has
 //! no one conversation, and is scripted by request: a [`Router`] of [`HttpStep`]s.
 //!
 //! # What a server can be made to do
@@ -153,6 +154,7 @@ mod serve;
 pub mod stdio;
 mod stream;
 mod transcript;
+mod unix;
 
 pub use http::{HttpScript, HttpStep, Recorded, Router, SseEvent};
 pub use memory::run;
@@ -160,3 +162,4 @@ pub use script::{Others, Script, Step};
 pub use stdio::{StdioScript, stdio_program};
 pub use stream::run_stream;
 pub use transcript::{ScriptError, ScriptErrorKind, Transcript};
+pub use unix::UnixScript;

@@ -7,6 +7,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use serde_json::Value;
 use std::fs::File;
 use std::io::{self, Write};
+use std::sync::{Arc, Mutex, PoisonError};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 /// Plays `script` over a byte stream, such as `tokio::io::duplex` or a socket, until it ends or the client
@@ -35,6 +36,8 @@ pub(crate) struct Lines<R, W> {
     scanned: usize,
     /// What the process has beside its stream.
     process: Option<ProcessFiles>,
+    /// Gets each message as it is read.
+    received: Option<Arc<Mutex<Vec<Value>>>>,
 }
 
 /// Where the messages and the stderr of a process go.
@@ -51,12 +54,20 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send> Lines<R, W> {
             buffer: BytesMut::new(),
             scanned: 0,
             process: None,
+            received: None,
         }
     }
 
     pub(crate) fn of_process(reader: R, writer: W, files: ProcessFiles) -> Self {
         Self {
             process: Some(files),
+            ..Self::new(reader, writer)
+        }
+    }
+
+    pub(crate) fn recording(reader: R, writer: W, received: Arc<Mutex<Vec<Value>>>) -> Self {
+        Self {
+            received: Some(received),
             ..Self::new(reader, writer)
         }
     }
@@ -113,6 +124,10 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send> Peer for Lines<R
     }
 
     fn note(&mut self, message: &Value) -> io::Result<()> {
+        if let Some(received) = &self.received {
+            let mut received = received.lock().unwrap_or_else(PoisonError::into_inner);
+            received.push(message.clone());
+        }
         match self.process.as_mut().and_then(|files| files.transcript.as_mut()) {
             // In one write, so that a reader of the file sees whole lines.
             Some(file) => file.write_all(format!("{message}\n").as_bytes()),

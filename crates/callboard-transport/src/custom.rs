@@ -305,7 +305,8 @@ async fn pump_messages(
     peer: Peer,
 ) -> Down {
     let (mut from_client, to_client) = peer.split();
-    let outgoing = async {
+    // Moved: a sink that is closed is dropped too, while the stream goes on.
+    let outgoing = async move {
         while let Some(message) = from_client.recv().await {
             sink.feed(message).await?;
             // More may have come meanwhile, and goes in the same flush.
@@ -333,8 +334,8 @@ async fn pump_messages(
 
 /// Carries bytes both ways, likewise.
 async fn pump_bytes(stream: Pin<Box<dyn ByteStream>>, far: DuplexStream) -> Down {
-    let (mut from_server, to_server) = tokio::io::split(stream);
-    let (from_client, mut to_client) = tokio::io::split(far);
+    let (mut from_server, mut to_server) = tokio::io::split(stream);
+    let (mut from_client, mut to_client) = tokio::io::split(far);
     let incoming = async {
         match copy(&mut from_server, &mut to_client).await {
             Ok(()) => Down::HungUp,
@@ -342,7 +343,6 @@ async fn pump_bytes(stream: Pin<Box<dyn ByteStream>>, far: DuplexStream) -> Down
         }
     };
     let outgoing = async {
-        let (mut from_client, mut to_server) = (from_client, to_server);
         copy(&mut from_client, &mut to_server).await?;
         Ok(to_server.shutdown().await?)
     };
