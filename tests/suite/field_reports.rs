@@ -6,10 +6,16 @@
 //! `field_reports::fr_0xx::scene`. The scenes are in the modules below, by the groups of the collection: a peer that is
 //! scripted as the report tells, and what must come of it.
 
+use std::ops::RangeInclusive;
+
 mod correlation;
 mod era;
 mod framing;
+mod gateways;
+mod mirrors;
 mod process;
+mod sessions;
+mod streams;
 
 /// Makes a module of tests of each row, and the table itself.
 macro_rules! field_reports {
@@ -119,7 +125,81 @@ field_reports! {
     fr_028 "a log message around the handshake, or one that makes no sense, stops the reader" {
         correlation::notifications_around_the_handshake_cost_nothing,
         correlation::notifications_that_are_none_cost_nothing,
+        correlation::array_is_taken_apart_where_the_revision_has_batches_and_dropped_elsewhere,
         correlation::malformed_request_of_a_legacy_server_gets_an_error,
+    }
+
+    // HTTP sessions and recovery
+
+    fr_041 "a session that the server has forgotten is used again and again" {
+        sessions::lost_session_is_renewed_and_its_refused_call_made_once_more,
+        sessions::session_that_is_lost_again_is_the_callers_error,
+    }
+    fr_042 "a lost session is reported as 401 without a challenge" {
+        sessions::refusal_without_a_challenge_is_a_lost_session_once,
+    }
+    fr_043 "recovery makes a call again that may have run" differs
+        "no call that may have run is made again, not even of a tool that is marked harmless: the error says so, and the \
+         caller decides" {
+        sessions::call_that_may_have_run_is_not_made_again_over_http,
+        sessions::call_that_may_have_run_is_not_made_again_over_stdio,
+        sessions::call_that_was_never_sent_goes_to_the_next_connection,
+    }
+    fr_044 "sessions and listen streams are opened again and again and never closed" {
+        sessions::every_session_is_deleted_once_and_has_one_stream,
+    }
+    fr_045 "a server without a session id is treated as broken" {
+        sessions::server_without_sessions_is_sent_none,
+    }
+    fr_046 "a session id kept in storage is used after it has expired" differs
+        "no session id is stored or taken from outside, so that none can be stale" {
+        sessions::no_session_outlives_its_connection,
+    }
+
+    // Event streams
+
+    fr_047 "the stream of a call ends before its answer, and the call waits for ever" {
+        streams::stream_that_ends_before_the_answer_ends_its_call_at_once,
+    }
+    fr_048 "a stream that had event ids is not taken up, and its result is lost" {
+        sessions::stream_with_event_ids_is_taken_up_after_the_told_delay,
+        sessions::stream_that_is_never_taken_up_ends_with_its_call,
+        sessions::stream_of_a_modern_server_is_never_taken_up,
+    }
+    fr_049 "a listen stream that ends at once is opened every second for ever" {
+        sessions::listen_stream_that_ends_at_once_is_opened_ever_more_rarely,
+        sessions::server_without_a_listen_stream_is_asked_once_in_a_session,
+    }
+    fr_050 "events whose lines end in CR LF are never recognised" {
+        streams::streams_are_read_whatever_their_lines_end_in,
+    }
+    fr_051 "a listen stream that is quiet is taken for dead" {
+        streams::silence_on_the_listen_stream_is_normal,
+    }
+    fr_052 "the size limit of an event is applied to the whole stream" {
+        streams::limit_of_a_message_is_not_that_of_a_stream,
+    }
+
+    // HTTP answers, redirects, gateways
+
+    fr_053 "a notification is answered 200 with nothing, and the handshake is thrown away" {
+        gateways::any_2xx_accepts_a_notification,
+    }
+    fr_054 "204 to a notification is treated as an error" {
+        gateways::no_content_accepts_a_notification,
+    }
+    fr_055 "200 with the head of an event stream, and then nothing" {
+        streams::silent_stream_ends_with_its_call_and_a_closed_one_at_once,
+    }
+    fr_056 "a gateway's error page is parsed as JSON" {
+        gateways::page_of_a_gateway_is_told_with_its_status_and_a_cut_of_it,
+    }
+    fr_057 "the address without its last slash is redirected, and body or token is lost" {
+        gateways::redirect_within_the_origin_is_followed_whole_and_remembered,
+    }
+    fr_058 "a redirect ends at a sign-in page" {
+        gateways::sign_in_page_fails_the_opening_at_once,
+        gateways::sign_in_page_fails_a_call_at_once_and_only_that,
     }
 
     // Era detection and version negotiation
@@ -154,10 +234,19 @@ field_reports! {
         era::older_revision_is_accepted_over_stdio,
         era::older_revision_is_accepted_over_http,
     }
+
+    // Headers of 2026-07-28
+
+    fr_095 "the name header is sent raw" {
+        mirrors::name_arrives_encoded_where_it_must_be_and_plain_where_it_may,
+    }
+    fr_096 "arguments marked to be mirrored into headers are not" {
+        mirrors::marked_arguments_arrive_in_headers_and_changed_marks_are_learnt_once,
+    }
 }
 
 /// The groups that have their place here.
-const EXPECTED: [std::ops::RangeInclusive<u32>; 5] = [1..=5, 9..=9, 11..=16, 23..=28, 84..=90];
+const EXPECTED: [RangeInclusive<u32>; 7] = [1..=5, 9..=9, 11..=16, 23..=28, 41..=58, 84..=90, 95..=96];
 
 #[test]
 fn every_report_of_the_groups_has_its_row() {

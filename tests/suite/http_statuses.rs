@@ -96,57 +96,6 @@ async fn every_status_has_its_meaning_whatever_comes_with_it() {
     end(hub, &[]).await;
 }
 
-// FR-057
-#[tokio::test]
-async fn server_that_moved_within_its_origin_is_followed_and_found_at_once_later() {
-    let router = Router::new()
-        .fallback(HttpStep::redirect(308, "/mcp/"))
-        .at("/mcp/", Router::modern().on("tools/call", HttpStep::serve_all()));
-    let (config, server) = http("docs", router).await;
-    let (hub, client) = ready(config).await;
-
-    assert_echo(&client, "moved").await;
-
-    end(hub, &[]).await;
-    let requests = server.requests();
-    let paths: Vec<&str> = requests.iter().map(|request| &*request.path).collect();
-    let (first, later) = paths.split_first().unwrap();
-    assert_eq!(*first, "/mcp");
-    assert!(
-        later.len() >= 2 && later.iter().all(|path| *path == "/mcp/"),
-        "{paths:?}"
-    );
-}
-
-// FR-058
-#[tokio::test]
-async fn sign_in_page_behind_a_redirect_is_told_and_no_call_is_repeated() {
-    let page = HttpStep::respond(200, [("Content-Type", "text/html")], "<title>Sign in</title>");
-    let router = Router::modern()
-        .on("tools/call", HttpStep::redirect(302, "/login?back=secret"))
-        .at("/login", Router::new().fallback(page));
-    let (config, server) = http("docs", router).await;
-    let (hub, client) = ready(config).await;
-
-    let error = client.call_tool("echo", json!({})).await.unwrap_err();
-
-    assert_eq!(
-        (error.kind().name(), error.delivery()),
-        ("protocol", Delivery::Unknown)
-    );
-    assert_says(&error, &["`docs`", "text/html", "200", "/login", "sign-in page"]);
-    assert!(!error.to_string().contains("secret"), "{error}");
-    assert_eq!(
-        server
-            .requests()
-            .iter()
-            .filter(|request| request.path.starts_with("/login"))
-            .count(),
-        1
-    );
-    end(hub, &[]).await;
-}
-
 /// A server that answers a call with what its arguments say.
 fn answering() -> Router {
     Router::modern().on_with("tools/call", |request| {

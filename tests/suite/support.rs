@@ -366,6 +366,19 @@ pub(crate) fn assert_ids_differ(row: &str, messages: &[Value]) {
     assert_eq!(distinct.len(), ids.len(), "{row}: {ids:?}");
 }
 
+/// The names of all that a server was asked, in order.
+pub(crate) fn names(server: &HttpScript) -> Vec<String> {
+    let requests = server.requests();
+    requests.iter().map(|request| request.name().to_owned()).collect()
+}
+
+/// What a server was asked of this name.
+pub(crate) fn named(server: &HttpScript, name: &str) -> Vec<Recorded> {
+    let mut requests = server.requests();
+    requests.retain(|request| request.name() == name);
+    requests
+}
+
 /// The names of what was posted, in order.
 pub(crate) fn posted(server: &HttpScript) -> Vec<String> {
     let requests = server.requests();

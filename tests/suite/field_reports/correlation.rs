@@ -224,6 +224,32 @@ pub(super) async fn notifications_that_are_none_cost_nothing() {
     }
 }
 
+pub(super) async fn array_is_taken_apart_where_the_revision_has_batches_and_dropped_elsewhere() {
+    let log = r#"{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"x"}}"#;
+    let batch = |text: &str| {
+        let result = results::legacy_text(text);
+        format!(r#"[{log},{{"jsonrpc":"2.0","id":${{/id}},"result":{result}}}]"#)
+    };
+    let apart = Script::legacy("2025-03-26")
+        .expect("tools/call")
+        .raw(&batch("done"));
+    assert_harmless("2025-03-26", apart).await;
+
+    for opening in [
+        Script::modern(),
+        Script::legacy("2025-11-25"),
+        Script::legacy("2025-06-18"),
+        Script::legacy("2024-11-05"),
+    ] {
+        let row = format!("{opening:?}");
+        let dropped = opening
+            .expect("tools/call")
+            .raw(&batch("of a batch"))
+            .answer(done());
+        assert_harmless(&row, dropped).await;
+    }
+}
+
 pub(super) async fn malformed_request_of_a_legacy_server_gets_an_error() {
     let script = Script::legacy("2025-11-25")
         .raw(r#"{"jsonrpc":"2.0","id":"s1","method":"sampling/createMessage"}"#)
