@@ -3,7 +3,9 @@
 #![expect(clippy::unwrap_used, reason = "the helpers of the tests are tests too")]
 
 mod redirects;
+mod resume;
 mod rig;
+mod sessions;
 mod sse;
 mod standing;
 

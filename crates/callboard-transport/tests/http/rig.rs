@@ -486,3 +486,54 @@ pub(crate) async fn soon<T>(future: impl Future<Output = T>) -> T {
         .await
         .expect("within 10 s")
 }
+
+// ---- a legacy server and its client ----
+
+pub(crate) const GET: &str = "GET /mcp HTTP/1.1";
+pub(crate) const POST: &str = "POST /mcp HTTP/1.1";
+pub(crate) const DELETE: &str = "DELETE /mcp HTTP/1.1";
+
+/// A request of the server.
+pub(crate) const ASKED: &str = r#"{"jsonrpc":"2.0","id":"r1","method":"roots/list"}"#;
+
+/// A server that shakes hands, then answers POSTs with `script` and GETs with `streams`; and its client.
+pub(crate) async fn start(
+    script: impl IntoIterator<Item = Steps>,
+    streams: impl IntoIterator<Item = Steps>,
+) -> (Server, Client) {
+    let handshake = [session_answer("s1", 1), answer(202, "", "")];
+    let server = Server::with_streams(handshake.into_iter().chain(script), streams).await;
+    let client = Client::open(&server);
+    (server, client)
+}
+
+/// Sends all of a handshake; its last message may still be on the way.
+pub(crate) async fn shake_hands(client: &mut Client) {
+    client.call(1, initialize());
+    client.frames_of(1).await;
+    client.tell(legacy("notifications/initialized"));
+}
+
+/// The requests that have come and have not been looked at.
+pub(crate) fn requests(server: &mut Server) -> Vec<Request> {
+    std::iter::from_fn(|| server.requests.try_recv().ok()).collect()
+}
+
+/// Lets so many seconds pass in no time. The clock stands still in between only, since a paused one jumps
+/// whenever a socket is waited for.
+pub(crate) async fn skip(seconds: u64) {
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(seconds)).await;
+    tokio::time::resume();
+}
+
+/// The next request, where a pause comes before it.
+pub(crate) async fn request_after_skips(server: &mut Server) -> Request {
+    for _ in 0..100 {
+        if let Ok(request) = timeout(Duration::from_millis(20), server.requests.recv()).await {
+            return request.unwrap();
+        }
+        skip(1).await;
+    }
+    panic!("no request within 100 s");
+}

@@ -1,8 +1,9 @@
 //! The standing stream of the legacy era, and the answers to what a server asks on it.
 
 use crate::rig::{
-    Client, LEGACY, Request, Server, Steps, answer, events, initialize, json, legacy, local, message, modern,
-    result, result_of, session_answer, soon,
+    ASKED, Client, DELETE, GET, LEGACY, POST, Server, Steps, answer, events, initialize, json, legacy, local,
+    message, modern, request_after_skips, requests, result, result_of, session_answer, shake_hands, skip,
+    soon, start,
 };
 use callboard_proto::wire::{Command, Down, Ended, Event, Origin, SendMeta};
 use callboard_proto::{Frame, Junk};
@@ -15,10 +16,6 @@ use std::time::Duration;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, timeout};
 use tracing_subscriber::fmt::MakeWriter;
-
-const GET: &str = "GET /mcp HTTP/1.1";
-const POST: &str = "POST /mcp HTTP/1.1";
-const DELETE: &str = "DELETE /mcp HTTP/1.1";
 
 // ---- when it is asked for ----
 
@@ -814,24 +811,6 @@ async fn answered(server: &mut Server, count: usize) -> Vec<usize> {
     ids
 }
 
-/// A server that shakes hands, then answers POSTs with `script` and GETs with `streams`; and its client.
-async fn start(
-    script: impl IntoIterator<Item = Steps>,
-    streams: impl IntoIterator<Item = Steps>,
-) -> (Server, Client) {
-    let handshake = [session_answer("s1", 1), answer(202, "", "")];
-    let server = Server::with_streams(handshake.into_iter().chain(script), streams).await;
-    let client = Client::open(&server);
-    (server, client)
-}
-
-/// Sends all of a handshake; its last message may still be on the way.
-async fn shake_hands(client: &mut Client) {
-    client.call(1, initialize());
-    client.frames_of(1).await;
-    client.tell(legacy("notifications/initialized"));
-}
-
 fn config(server: &Server) -> HttpConfig {
     HttpConfig::new("test", format!("http://{}/mcp", server.address).parse().unwrap())
 }
@@ -846,32 +825,8 @@ fn post(link: &callboard_transport::Link, key: Option<u64>, meta: SendMeta) {
         .unwrap();
 }
 
-/// The requests that have come.
-fn requests(server: &mut Server) -> Vec<Request> {
-    std::iter::from_fn(|| server.requests.try_recv().ok()).collect()
-}
-
 fn lines(server: &mut Server) -> Vec<String> {
     requests(server).into_iter().map(|request| request.line).collect()
-}
-
-/// Lets so many seconds pass in no time. The clock stands still in between only, since a paused one jumps
-/// whenever a socket is waited for.
-async fn skip(seconds: u64) {
-    tokio::time::pause();
-    tokio::time::advance(Duration::from_secs(seconds)).await;
-    tokio::time::resume();
-}
-
-/// The next request, where a pause comes before it.
-async fn request_after_skips(server: &mut Server) -> Request {
-    for _ in 0..100 {
-        if let Ok(request) = timeout(Duration::from_millis(20), server.requests.recv()).await {
-            return request.unwrap();
-        }
-        skip(1).await;
-    }
-    panic!("no request within 100 s");
 }
 
 fn assert_asked(event: Option<Event>) {
@@ -945,7 +900,6 @@ impl MakeWriter<'_> for Written {
     }
 }
 
-const ASKED: &str = r#"{"jsonrpc":"2.0","id":"r1","method":"roots/list"}"#;
 const ACCEPTED: &str = "HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n";
 const STREAM: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n";
 
