@@ -21,4 +21,5 @@ mod own_transport;
 mod progress;
 mod secrets;
 mod sockets;
+mod sessions;
 mod support;
