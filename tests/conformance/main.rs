@@ -60,6 +60,7 @@ async fn run() -> Result<(), Failure> {
         "http-custom-headers" => custom_headers(&order).await,
         "http-invalid-tool-headers" => invalid_tool_headers(&order).await,
         "elicitation-sep1034-client-defaults" => elicitation_defaults(&order).await,
+        "sse-retry" => sse_retry(&order).await,
         other => return Err(Failure::Usage(format!("there is no scenario `{other}` here"))),
     };
     outcome.map_err(Failure::Scenario)
@@ -187,6 +188,18 @@ async fn elicitation_defaults(order: &Order) -> Outcome {
     let result = client
         .call_tool("test_client_elicitation_defaults", json!({}))
         .await?;
+    if result.is_error {
+        return Err(format!("the tool ended with an error: {}", result.text()).into());
+    }
+    hub.shutdown(SHUTDOWN).await;
+    Ok(())
+}
+
+/// Calls a tool whose stream is closed after an event that holds nothing but an id: its answer comes on the stream of a
+/// GET, which must come after the pause asked for.
+async fn sse_retry(order: &Order) -> Outcome {
+    let (hub, client) = order.connect().await?;
+    let result = client.call_tool("test_reconnection", json!({})).await?;
     if result.is_error {
         return Err(format!("the tool ended with an error: {}", result.text()).into());
     }

@@ -20,6 +20,6 @@ mod opening;
 mod own_transport;
 mod progress;
 mod secrets;
-mod sockets;
 mod sessions;
+mod sockets;
 mod support;
