@@ -587,7 +587,7 @@ pub struct ServerView {
     pub state: ServerState,
     /// The state in words, with what led to it.
     pub reason: String,
-    /// Where it is: the program, or scheme, host and port.
+    /// Where it is: the program, or scheme, host and port, or the socket; of a transport of your own, what it says.
     pub origin: String,
     /// What it told of itself, while it is ready.
     pub info: Option<Arc<ServerInfo>>,

@@ -51,7 +51,7 @@ pub(crate) struct Leg {
 }
 
 impl Meters {
-    /// The meters of a server that is reached over `transport` (`pipe` or `tcp`).
+    /// The meters of a server that is reached over `transport` (`pipe`, `tcp`, `unix`).
     pub(crate) fn new(server: &ServerName, transport: &'static str) -> Self {
         let label = || vec![Label::new("callboard.server", server.to_string())];
         Self {
