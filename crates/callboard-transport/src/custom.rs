@@ -163,8 +163,8 @@ impl Wire {
     /// Messages: each item is one JSON-RPC message, UTF-8, whole.
     ///
     /// What goes into `sink` holds no line end; what comes out of `stream` may, between tokens. The end of the
-    /// stream is the end of the server. The sink is flushed behind the last message there is, and closed when the
-    /// connection is; the stream may then go on for 2 s, for what is still answered.
+    /// stream is the end of the server. The sink is flushed behind each message, and closed when the connection
+    /// is; the stream may then go on for 2 s, for what is still answered.
     ///
     /// ```
     /// use bytes::{Bytes, BytesMut};
@@ -308,12 +308,8 @@ async fn pump_messages(
     // Moved: a sink that is closed is dropped too, while the stream goes on.
     let outgoing = async move {
         while let Some(message) = from_client.recv().await {
-            sink.feed(message).await?;
-            // More may have come meanwhile, and goes in the same flush.
-            while let Ok(message) = from_client.try_recv() {
-                sink.feed(message).await?;
-            }
-            sink.flush().await?;
+            // Flushed each time: a sink that holds nothing back leaves the most to be taken back here.
+            sink.send(message).await?;
         }
         sink.close().await
     };
