@@ -29,6 +29,9 @@ static ALLOCATED: PeakAlloc = PeakAlloc;
 /// The length of the text in each answer.
 const TEXT: usize = 16 << 20;
 
+/// How many of them are asked for at once, then.
+const AT_ONCE: usize = 4;
+
 /// How many times the size of its answer a call may cost.
 const MOST: f64 = 2.5;
 
@@ -80,14 +83,14 @@ async fn measure(case: &str) -> usize {
     let hub = Hub::builder("memory", "1").server(config).start().unwrap();
     let client = hub.client("large").unwrap();
     client.ready().within(Duration::from_secs(30)).await.unwrap();
-    // What a connection allocates once and keeps is no cost of an answer.
-    large_answers(&client, 1).await;
+    // What connections allocate once and keep is no cost of an answer.
+    large_answers(&client, AT_ONCE).await;
 
     let idle = ALLOCATED.current_usage();
     let one = Cost::of(idle, large_answers(&client, 1)).await;
-    let four = Cost::of(idle, large_answers(&client, 4)).await;
+    let four = Cost::of(idle, large_answers(&client, AT_ONCE)).await;
     let mut later = one;
-    for _ in 0..8 {
+    for _ in 0..4 {
         later = later.max(Cost::of(idle, large_answers(&client, 1)).await);
     }
     let left = ALLOCATED.current_usage().saturating_sub(idle);
@@ -95,7 +98,7 @@ async fn measure(case: &str) -> usize {
     drop(server);
 
     println!(
-        "{case:20} one {one}, one of four at once {four}, the worst of eight in a row {later}, left {left} bytes"
+        "{case:20} one {one}, one of four at once {four}, the worst of four in a row {later}, left {left} bytes"
     );
     let costs = [one, four, later].map(|cost| cost.allocated > MOST);
     costs.iter().filter(|too_much| **too_much).count() + usize::from(left > LEFT)

@@ -2,7 +2,7 @@
 
 use crate::TEXT;
 use callboard_testkit::{HttpScript, HttpStep, Recorded, Router, SseEvent, results};
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::io::Write as _;
 
 /// Serves this case until the client is gone.
@@ -10,66 +10,66 @@ pub(crate) fn serve(case: &str) {
     let (transport, era) = case.rsplit_once(' ').unwrap();
     let legacy = era == "legacy";
     let text = "a".repeat(TEXT);
-    let result = if legacy {
-        results::legacy_text(&text)
-    } else {
-        results::text(&text)
+    let large = match legacy {
+        true => results::legacy_text(&text),
+        false => results::text(&text),
     };
+    let large = large.to_string();
     match transport {
-        "stdio" => stdio(legacy, &result),
-        _ => http(legacy, answer(transport, result)),
+        "stdio" => stdio(legacy, &large),
+        _ => http(legacy, transport.to_owned(), large),
     }
 }
 
-fn stdio(legacy: bool, large: &Value) {
-    let large = large.to_string();
+fn stdio(legacy: bool, large: &str) {
     for line in std::io::stdin().lines() {
-        let message: Value = serde_json::from_str(&line.unwrap()).unwrap();
-        let (method, id) = (message["method"].as_str().unwrap(), &message["id"]);
-        let member = match method {
+        let request: Value = serde_json::from_str(&line.unwrap()).unwrap();
+        let id = &request["id"];
+        let answer = match request["method"].as_str().unwrap() {
             "server/discover" if legacy => {
-                r#""error":{"code":-32601,"message":"Method not found"}"#.to_owned()
+                let error = r#"{"code":-32601,"message":"Method not found"}"#;
+                format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#)
             }
-            "server/discover" => format!(r#""result":{}"#, results::discover()),
-            "initialize" => format!(r#""result":{}"#, results::initialize("2025-11-25")),
-            "tools/call" => format!(r#""result":{large}"#),
+            "server/discover" => result(id, &results::discover().to_string()),
+            "initialize" => result(id, &results::initialize("2025-11-25").to_string()),
+            "tools/call" => result(id, large),
             _ => continue,
         };
-        let mut stdout = std::io::stdout().lock();
-        if writeln!(stdout, r#"{{"jsonrpc":"2.0","id":{id},{member}}}"#).is_err() {
+        if writeln!(std::io::stdout().lock(), "{answer}").is_err() {
             return;
         }
     }
 }
 
+#[tokio::main(flavor = "current_thread")]
+async fn http(legacy: bool, transport: String, large: String) {
+    let router = match legacy {
+        true => Router::legacy(Some("session")),
+        false => Router::modern(),
+    };
+    let router = router.on_with("tools/call", move |request| answer(&transport, request, &large));
+    let server = HttpScript::start(router).await.unwrap();
+    println!("{}", server.url());
+    // Until it is killed, or its parent is gone.
+    let end = tokio::task::spawn_blocking(|| std::io::stdin().lines().count());
+    end.await.unwrap();
+}
+
 /// How a large answer comes over HTTP.
-fn answer(transport: &str, large: Value) -> Box<dyn Fn(&Recorded) -> HttpStep + Send + Sync> {
+fn answer(transport: &str, request: &Recorded, large: &str) -> HttpStep {
+    let json = [("Content-Type", "application/json")];
+    let message = result(&request.body["id"], large);
     match transport {
-        "JSON" => Box::new(move |_| HttpStep::json(large.clone())),
-        "chunked JSON" => Box::new(move |request| {
-            let message = json!({"jsonrpc": "2.0", "id": request.body["id"], "result": large}).to_string();
+        "JSON" => HttpStep::respond(200, json, message),
+        "chunked JSON" => {
             let chunks = message.as_bytes().chunks(100_000);
-            let chunks = chunks.map(|chunk| std::str::from_utf8(chunk).unwrap());
-            HttpStep::chunked(200, [("Content-Type", "application/json")], chunks)
-        }),
-        "events" => Box::new(move |_| HttpStep::sse([SseEvent::result(large.clone())])),
+            HttpStep::chunked(200, json, chunks.map(|chunk| std::str::from_utf8(chunk).unwrap()))
+        }
+        "events" => HttpStep::sse([SseEvent::raw(&format!("data: {message}\n\n"))]),
         other => panic!("no server for {other}"),
     }
 }
 
-#[tokio::main(flavor = "current_thread")]
-async fn http(legacy: bool, answer: Box<dyn Fn(&Recorded) -> HttpStep + Send + Sync>) {
-    let router = if legacy {
-        Router::legacy(Some("session"))
-    } else {
-        Router::modern()
-    };
-    let server = HttpScript::start(router.on_with("tools/call", answer))
-        .await
-        .unwrap();
-    println!("{}", server.url());
-    // Killed, or its parent gone.
-    tokio::task::spawn_blocking(|| std::io::stdin().lines().count())
-        .await
-        .unwrap();
+fn result(id: &Value, result: &str) -> String {
+    format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#)
 }

@@ -7,6 +7,7 @@ mod cli;
 mod deadlines;
 #[cfg(target_os = "linux")]
 mod endings;
+mod fairness;
 mod faults_http;
 mod faults_stdio;
 mod field_reports;

@@ -218,6 +218,31 @@ async fn peer_that_closes_without_having_read_all_has_hung_up_too() {
     .await;
 }
 
+// FR-013: one thread serves many connections.
+#[tokio::test]
+async fn large_message_is_scanned_while_the_thread_goes_on() {
+    local(async {
+        let (_link, mut delivered, mut far) = pipe(1 << 10);
+        delivered.up().await;
+        let params = format!(r#"["{}"]"#, "x".repeat(16 << 20));
+        let message = format!(r#"{{"jsonrpc":"2.0","method":"m","params":{params}}}"#);
+        // All but the last kilobyte has been taken then.
+        far.write_all(message.as_bytes()).await.unwrap();
+
+        far.write_all(b"\n").await.unwrap();
+        let mut turns = 0;
+        while delivered.is_empty() {
+            tokio::task::yield_now().await;
+            turns += 1;
+        }
+
+        assert_eq!(delivered.params().await.len(), params.len());
+        // Scanned here, it is there after a handful.
+        assert!(turns > 100, "{turns} turns");
+    })
+    .await;
+}
+
 // FR-016
 #[tokio::test]
 async fn message_not_yet_begun_can_be_taken_back() {

@@ -8,10 +8,11 @@ use std::path::Path;
 #[test]
 fn every_property_holds_for_the_inputs_that_are_kept() {
     type Check = fn(&[u8]);
-    let targets: [(&str, Check); 4] = [
+    let targets: [(&str, Check); 5] = [
         ("frame", super::frame::check),
         ("headers", super::headers::check),
         ("lines", super::lines::check),
+        ("mirror", super::mirror::check),
         ("sse", super::sse::check),
     ];
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");

@@ -23,7 +23,7 @@ pub(crate) fn check(data: &[u8]) {
 }
 
 /// Reads a value as a server does (HDR-10).
-fn decode(header: &str) -> String {
+pub(crate) fn decode(header: &str) -> String {
     let inner = header
         .strip_prefix("=?base64?")
         .and_then(|rest| rest.strip_suffix("?="));

@@ -2,7 +2,7 @@
 //! that is made on purpose.
 //!
 //! ```text
-//! lines, sse, frame, headers   check(data) panics where a property does not hold
+//! lines, sse, frame, headers, mirror   check(data) panics where a property does not hold
 //!     ▲            ▲
 //!  corpus       fuzz/fuzz_targets, which include these files as they are
 //! ```
@@ -14,5 +14,6 @@ mod frame;
 mod headers;
 mod lines;
 mod messages;
+mod mirror;
 mod sse;
 mod streams;

@@ -1,0 +1,134 @@
+//! A server that sends nothing but the largest lines, and another on the same thread.
+
+use crate::support::{end, http, in_memory, processes, secs};
+use callboard::{Client, Hub, HubBuilder, ServerConfig};
+use callboard_testkit::{HttpStep, Router, Script, SseEvent};
+use futures_util::future::join_all;
+use serde_json::json;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// The limit for a line, the default one.
+const LIMIT: usize = 64 << 20;
+
+/// What the other server must answer, at least, while one such line is taken.
+const ANSWERS: usize = 50;
+
+/// How many calls it has at once.
+const AT_ONCE: usize = 16;
+
+/// The lines: what is before and behind so many letters.
+const LINES: [(&str, usize, &str); 5] = [
+    ("", LIMIT, ""),
+    (
+        r#"{"jsonrpc":"2.0","id":4711,"result":{"text":""#,
+        LIMIT - 100,
+        r#""}}"#,
+    ),
+    (
+        r#"{"jsonrpc":"2.0","method":"x","params":{"text":""#,
+        LIMIT - 100,
+        r#""}}"#,
+    ),
+    ("[", LIMIT - 1, ""),
+    (
+        r#"{"jsonrpc":"2.0","id":4712,"result":{"text":""#,
+        2 * LIMIT,
+        r#""}}"#,
+    ),
+];
+
+// FR-013
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn large_lines_of_a_process_do_not_keep_another_server_from_answering() {
+    let mut script = Script::modern().expect("tools/call").notify(MARK, json!({}));
+    for (before, letters, behind) in LINES {
+        script = script
+            .raw_bytes(before.as_bytes())
+            .repeat("a", letters)
+            .raw_bytes(behind.as_bytes())
+            .raw_bytes(b"\n")
+            .notify(MARK, json!({}));
+    }
+    let script = script.answer(callboard_testkit::results::text("done"));
+    let (config, server) = processes("large", &[script.serve()]);
+
+    let (hub, counts) = run(config).await;
+
+    assert_eq!(counts.len(), LINES.len());
+    assert!(counts.iter().all(|count| *count >= ANSWERS), "{counts:?}");
+    end(hub, &[&server]).await;
+}
+
+// FR-013
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn large_events_of_http_do_not_keep_another_server_from_answering() {
+    let mark = || SseEvent::message(json!({"jsonrpc": "2.0", "method": MARK, "params": {}}));
+    let mut events = vec![mark()];
+    // The last one would end the exchange.
+    for (before, letters, behind) in &LINES[..4] {
+        events.push(SseEvent::raw(&format!("data: {before}")));
+        events.push(SseEvent::raw(&"a".repeat(1 << 20)).times(letters >> 20));
+        events.push(SseEvent::raw(&"a".repeat(letters % (1 << 20))));
+        events.push(SseEvent::raw(&format!("{behind}\n\n")));
+        events.push(mark());
+    }
+    events.push(SseEvent::result(callboard_testkit::results::text("done")));
+    let router = Router::modern().on("tools/call", HttpStep::sse(events));
+    let (config, _server) = http("large", router).await;
+
+    let (hub, counts) = run(config).await;
+
+    assert_eq!(counts.len(), 4);
+    assert!(counts.iter().all(|count| *count >= ANSWERS), "{counts:?}");
+    end(hub, &[]).await;
+}
+
+/// Makes the one call of the server `large`, and calls of another as long as that lasts, all on one arbiter. Gives how
+/// many were answered between two marks.
+async fn run(large: ServerConfig) -> (Hub, Vec<usize>) {
+    let answered = Arc::new(AtomicUsize::new(0));
+    let marks = Arc::new(Mutex::new(Vec::new()));
+    let (config, _server) = in_memory(Script::modern().serve());
+    let hub = builder(&answered, &marks)
+        .arbiters(1)
+        .server(large)
+        .server(config)
+        .start()
+        .unwrap();
+    let (large, other) = (hub.client("large").unwrap(), hub.client("mem").unwrap());
+    other.ready().within(secs(10)).await.unwrap();
+
+    let over = AtomicBool::new(false);
+    let lines = async {
+        let result = large.call_tool("any", json!({})).timeout(secs(300)).await;
+        over.store(true, Ordering::Relaxed);
+        assert_eq!(result.unwrap().text(), "done");
+    };
+    let calls = (0..AT_ONCE).map(|_| call_until(&other, &over, &answered));
+    tokio::join!(lines, join_all(calls));
+
+    let marks = marks.lock().unwrap();
+    (hub, marks.windows(2).map(|pair| pair[1] - pair[0]).collect())
+}
+
+/// A hub that notes at each mark how many calls have been answered.
+fn builder(answered: &Arc<AtomicUsize>, marks: &Arc<Mutex<Vec<usize>>>) -> HubBuilder {
+    let (answered, marks) = (Arc::clone(answered), Arc::clone(marks));
+    Hub::builder("suite", "1").on_notification(move |_, method, _| {
+        if method.as_str() == MARK {
+            marks.lock().unwrap().push(answered.load(Ordering::Relaxed));
+        }
+        std::future::ready(())
+    })
+}
+
+async fn call_until(client: &Client, over: &AtomicBool, answered: &AtomicUsize) {
+    while !over.load(Ordering::Relaxed) {
+        let call = client.call_tool("echo", json!({"text": "here"}));
+        assert_eq!(call.timeout(secs(300)).await.unwrap().text(), "here");
+        answered.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+const MARK: &str = "notifications/mark";
