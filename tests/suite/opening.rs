@@ -7,7 +7,7 @@ use crate::support::{
     assert_ids_differ, assert_opened, assert_says, end, http, hub_of, methods_of, millis, posted, processes,
     secs,
 };
-use callboard::EraChoice;
+use callboard::{EraChoice, ServerConfig};
 use callboard_testkit::{HttpStep, Router, Script, SseEvent, results};
 use serde_json::{Value, json};
 
@@ -296,6 +296,66 @@ async fn restarted_server_is_opened_by_the_era_it_had() {
         assert_eq!(methods_of(&transcript), methods, "{row}");
         assert_ids_differ(row, &transcript);
     }
+}
+
+// ERA-12: a server that is modern as before is asked once, and its refusals are the callers'.
+#[tokio::test]
+async fn http_server_that_refuses_and_is_modern_still_stays_as_it_is() {
+    let router = Router::modern().fallback(HttpStep::respond(404, NONE, ""));
+    let (config, server) = http("docs", router).await;
+    let (hub, client) = hub_of(config);
+
+    for _ in 0..3 {
+        let call = client.call_tool("echo", json!({"text": "x"})).timeout(secs(5));
+        assert_says(&call.await.unwrap_err(), &["404", "`docs`"]);
+    }
+    let restarts = client.view().restarts;
+    end(hub, &[]).await;
+
+    assert_eq!(restarts, 0);
+    assert_eq!(posted(&server), [DISCOVER, CALL, DISCOVER, CALL, CALL]);
+}
+
+// ERA-11: the key of what is remembered is the place, or the program and its arguments
+#[tokio::test]
+async fn replaced_configuration_keeps_what_is_known_of_the_same_server_alone() {
+    for (path, kept) in [("/mcp", true), ("/other", false)] {
+        let (config, server) = http("docs", Router::serve(["2025-06-18"])).await;
+        let (hub, client) = hub_of(config);
+        assert_opened("before", &client, "2025-06-18").await;
+        let before = posted(&server).len();
+
+        let url = format!("http://{}{path}", server.address());
+        let next = ServerConfig::http("docs", &url).unwrap().header("X-Key", "2");
+        hub.replace(next).await.unwrap();
+        assert_opened(path, &client, "2025-06-18").await;
+        end(hub, &[]).await;
+
+        let opening = if kept { &HANDSHAKE[1..] } else { &HANDSHAKE };
+        assert_eq!(posted(&server)[before..], *opening, "{path}");
+    }
+}
+
+// ERA-13: a server that is not well says nothing of its era, and what is remembered stands
+#[tokio::test]
+async fn transient_failure_leaves_what_is_remembered() {
+    let (config, server) = http("docs", Router::serve(["2025-06-18"])).await;
+    let (hub, client) = hub_of(config.clone());
+    assert_opened("before", &client, "2025-06-18").await;
+    let before = posted(&server).len();
+
+    let unwell = Router::new()
+        .on(INITIALIZE, HttpStep::respond(503, NONE, ""))
+        .on(INITIALIZE, HttpStep::serve(["2025-06-18"]));
+    server.become_another(unwell.fallback(HttpStep::serve(["2025-06-18"])));
+    hub.replace(config.timeout(secs(9))).await.unwrap();
+    assert_opened("after", &client, "2025-06-18").await;
+    end(hub, &[]).await;
+
+    assert_eq!(
+        posted(&server)[before..],
+        [INITIALIZE, INITIALIZE, INITIALIZED, CALL]
+    );
 }
 
 /// Each row answers the probe in its way and is an ordinary server of `speaks` for the rest.

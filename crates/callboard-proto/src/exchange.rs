@@ -343,6 +343,11 @@ impl Exchange {
                 self.refused_once = true;
                 self.again(false, now);
             }
+            // The server speaks another era, which the next connection finds out; it did not run the request (FR-088).
+            Outcome::EraChanged(_) if !self.refused_once => {
+                self.refused_once = true;
+                self.again(true, now);
+            }
             // FR-096: the schema that the headers were made by is not known, or not the server's any more. It did not run
             // the request.
             Outcome::Error(error)

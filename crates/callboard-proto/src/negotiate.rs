@@ -995,6 +995,8 @@ pub const MISSING_CAPABILITY: i64 = -32021;
 pub const UNSUPPORTED_VERSION: i64 = -32022;
 /// -32601 method not found (JSON-RPC 2.0).
 pub const METHOD_NOT_FOUND: i64 = -32601;
+/// -32602 invalid params (JSON-RPC 2.0).
+const INVALID_PARAMS: i64 = -32602;
 
 const WENT_DOWN: &str = "the connection went down";
 
@@ -1007,6 +1009,39 @@ fn is_recognised(error: &ErrorObject) -> bool {
         error.code,
         HEADER_MISMATCH | MISSING_CAPABILITY | UNSUPPORTED_VERSION
     )
+}
+
+/// Whether a request of a modern connection was refused as no modern server would do it (ERA-12). Wrong params are
+/// no sign: a legacy server looks for its session before it looks at them.
+pub(crate) fn is_unrecognised(refusal: &Refusal) -> bool {
+    matches!(refusal.status, 400 | 404 | 405)
+        && error_in(refusal).is_none_or(|error| {
+            !is_recognised(&error)
+                && error.code != INVALID_PARAMS
+                && !is_missing_method(&error, Some(refusal.status))
+        })
+}
+
+/// Whether an error is one that a server gives to all requests of an era that it does not speak.
+pub(crate) fn is_odd(error: &ErrorObject) -> bool {
+    matches!(error.code, METHOD_NOT_FOUND | INVALID_PARAMS)
+}
+
+/// Whether the answer to a `server/discover` is that of a modern server; `None` where it says nothing (ERA-13).
+pub(crate) fn is_modern(channel: Channel, reply: &Reply) -> Option<bool> {
+    let is_http = channel == Channel::Http;
+    match reply {
+        Reply::Result(result) => Some(match supported_versions(result) {
+            Some(theirs) => Revision::pick(strs(&theirs), Some(Era::Modern)).is_some(),
+            None => is_http && has_result_type(result),
+        }),
+        Reply::Error(error, _) if is_recognised(error) => Some(true),
+        Reply::Error(error, status) if is_http && is_missing_method(error, *status) => Some(true),
+        Reply::Error(_, Some(401 | 403)) | Reply::Status(401 | 403) => None,
+        Reply::Error(_, Some(status)) | Reply::Status(status) if is_transient(*status) => None,
+        Reply::Error(..) | Reply::Status(400..500) => Some(false),
+        Reply::Status(_) | Reply::Unusable(_) | Reply::Failed(_) => None,
+    }
 }
 
 /// How a modern server says over HTTP that it has no such method.

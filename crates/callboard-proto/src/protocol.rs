@@ -14,6 +14,7 @@
 //! Start reading at [`Protocol::handle_event`].
 
 mod asked;
+mod doubt;
 mod renewal;
 
 pub use asked::INTERNAL_ERROR;
@@ -34,6 +35,7 @@ use crate::session;
 use crate::wire::{Command, Down, Ended, Event, Key, Keys, Origin, Outgoing, Refusal, SendMeta};
 use asked::{Asked, Open};
 use bytes::Bytes;
+use doubt::Doubt;
 use renewal::{Losses, Renewal};
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -171,6 +173,9 @@ pub enum Outcome {
     Refused(Refusal),
     /// It was refused, since the server does not know the session any more; it was not run.
     SessionLost(Refusal),
+    /// It was refused by a server that, as it turned out, does not speak the era of the connection any more; it was
+    /// not run.
+    EraChanged(Refusal),
     /// It never reached the server; the text says why.
     Unreachable(String),
     /// The server sends its requests elsewhere, where they are not sent; the text says what to do.
@@ -279,6 +284,7 @@ struct ReadyPhase<W> {
     epoch: u32,
     /// While one is under way: nothing is sent, what is submitted waits.
     renewal: Option<Box<Renewal<W>>>,
+    doubt: Doubt,
 }
 
 #[derive(Debug)]
@@ -542,6 +548,7 @@ impl<W> Protocol<W> {
             self.opening_input(Input::Timeout, now);
         }
         self.handle_renewal_timeout(now);
+        self.handle_doubt_timeout(now);
         if let Phase::Closing {
             end,
             until: Some(until),
@@ -570,7 +577,11 @@ impl<W> Protocol<W> {
     pub fn poll_timeout(&self) -> Option<Instant> {
         let own = match &self.phase {
             Phase::Opening(opening) => opening.machine.timeout(),
-            Phase::Ready(_) => self.renewal_timeout(),
+            Phase::Ready(_) => self
+                .renewal_timeout()
+                .into_iter()
+                .chain(self.doubt_timeout())
+                .min(),
             Phase::Closing { until, .. } => *until,
             Phase::Over => None,
         };
@@ -620,6 +631,9 @@ impl<W> Protocol<W> {
         if self.is_renewal(&id) {
             return self.renewal_answered(Reply::Result(result), now);
         }
+        if self.is_look(&id) {
+            return self.looked(&Reply::Result(result), now);
+        }
         let Some(key) = self.waiting_key(&id) else {
             return self.unexpected_answer(origin, id);
         };
@@ -627,7 +641,10 @@ impl<W> Protocol<W> {
         let Some((method, waiter)) = self.take(key) else {
             return;
         };
-        let Phase::Ready(ready) = &self.phase else { return };
+        let Phase::Ready(ready) = &mut self.phase else {
+            return;
+        };
+        ready.doubt.dispel();
         let outcome = match ready.dialect.judge(&method, result_type) {
             Verdict::Complete => Outcome::Result(result),
             Verdict::InputRequired => Outcome::InputRequired(result),
@@ -652,6 +669,9 @@ impl<W> Protocol<W> {
         }
         if self.is_renewal(&id) {
             return self.renewal_answered(Reply::Error(error, None), now);
+        }
+        if self.is_look(&id) {
+            return self.looked(&Reply::Error(error, None), now);
         }
         let Some(key) = self.waiting_key(&id) else {
             return self.unexpected_answer(origin, id);
@@ -876,6 +896,9 @@ impl<W> Protocol<W> {
         if self.is_renewal(&id) {
             return self.renewal_answered(opening_reply(&how), now);
         }
+        if self.is_look(&id) {
+            return self.looked(&opening_reply(&how), now);
+        }
         let Some(entry) = self.table.get_mut(&key) else {
             return;
         };
@@ -920,6 +943,12 @@ impl<W> Protocol<W> {
             }
             return;
         }
+        if !self.doubts(key, &refusal, now) {
+            self.settle_refused(key, refusal, now);
+        }
+    }
+
+    fn settle_refused(&mut self, key: Key, refusal: Refusal, now: Instant) {
         match negotiate::error_in(&refusal) {
             Some(error) if !refusal.is_before_execution() => self.settle_with_error(key, error, now),
             _ => self.settle(key, Outcome::Refused(refusal)),
@@ -948,7 +977,7 @@ impl<W> Protocol<W> {
         match opening.machine.handle(input, now) {
             Step::Wait => {}
             Step::Ask(ask) => self.ask(ask),
-            Step::Opened(opened) => self.opened(opened),
+            Step::Opened(opened) => self.opened(opened, now),
             Step::Reopen(reopened) => self.end(End::Reopen(reopened)),
             Step::Fail(failure) if may_have_session => self.close_and_end(End::NotOpened(failure), now),
             Step::Fail(failure) => self.end(End::NotOpened(failure)),
@@ -986,13 +1015,13 @@ impl<W> Protocol<W> {
         }
     }
 
-    fn opened(&mut self, opened: Opened) {
-        self.begin(&opened, 0);
+    fn opened(&mut self, opened: Opened, now: Instant) {
+        self.begin(&opened, 0, now);
         self.effects.push_back(Effect::Opened(opened));
     }
 
     /// Speaks as was agreed, and ends the handshake where there was one.
-    fn begin(&mut self, opened: &Opened, epoch: u32) {
+    fn begin(&mut self, opened: &Opened, epoch: u32, now: Instant) {
         let mut dialect = Dialect::new(
             opened.revision,
             self.config.opening.channel,
@@ -1008,6 +1037,7 @@ impl<W> Protocol<W> {
             offers_logging,
             epoch,
             renewal: None,
+            doubt: Doubt::new(now),
         });
         if legacy {
             // LIF-04
@@ -1116,6 +1146,7 @@ impl<W> Protocol<W> {
     }
 
     fn settle_with_error(&mut self, key: Key, error: ErrorObject, now: Instant) {
+        self.note_error(&error, now);
         if error.code == UNSUPPORTED_VERSION
             && let Some(sent_in) = self.table.get(&key).map(|entry| entry.epoch)
         {

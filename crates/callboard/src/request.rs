@@ -822,7 +822,7 @@ fn failure_of(outcome: Outcome, written: bool, era: Era, method: &Method) -> Fai
             Failure::new(CallErrorKind::Protocol(violation), delivery)
         }
         Outcome::TooLarge(limit) => Failure::new(CallErrorKind::TooLarge { limit }, Delivery::Unknown),
-        Outcome::Refused(refusal) => refused(&refusal),
+        Outcome::Refused(refusal) | Outcome::EraChanged(refusal) => refused(&refusal),
         // FR-042: authorization is asked for only when another session was of no use.
         Outcome::SessionLost(refusal) if refusal.status == 401 => refused(&refusal),
         Outcome::SessionLost(refusal) => Failure::not_sent(CallErrorKind::SessionLost {

@@ -213,7 +213,7 @@ impl Leg {
             }
             Outcome::Violation(_) => self.close(Some("protocol"), None),
             Outcome::TooLarge(_) => self.close(Some("too_large"), None),
-            Outcome::Refused(refusal) | Outcome::SessionLost(refusal) => {
+            Outcome::Refused(refusal) | Outcome::SessionLost(refusal) | Outcome::EraChanged(refusal) => {
                 self.close(Some(&refusal.status.to_string()), None)
             }
             Outcome::Unreachable(_) | Outcome::Lost(_) | Outcome::Down(_) => {

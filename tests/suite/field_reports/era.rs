@@ -270,9 +270,60 @@ pub(super) async fn process_that_refuses_the_remembered_opening_is_probed_once()
 
     assert_crashes(&client).await;
     assert_opened("anew", &client, "2026-07-28").await;
+    assert_eq!(client.view().restarts, 1, "the crash alone counts");
     end(hub, &[&server]).await;
 
     assert_sent("anew", &server, &[&HANDSHAKE, &[INITIALIZE], &[DISCOVER, CALL]]);
+}
+
+/// Rolled back while nothing broke: the call that shows it is made again, under the era that is found.
+// ERA-12
+pub(super) async fn rolled_back_http_server_is_opened_anew_by_the_call_that_it_refuses() {
+    // What servers of the older SDKs say to whatever comes without a handshake.
+    let refusal = HttpStep::respond(
+        400,
+        [("Content-Type", "application/json")],
+        r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"Bad Request: Server not initialized"}}"#,
+    );
+    let rolled_back = Router::legacy(Some("s1"))
+        .on(CALL, refusal)
+        .on(CALL, HttpStep::json(results::legacy_text("open")));
+    let (config, server) = http("docs", Router::serve(["2026-07-28"])).await;
+    let (hub, client) = hub_of(config);
+    assert_opened("before", &client, "2026-07-28").await;
+
+    server.become_another(rolled_back);
+    assert_opened("after", &client, "2025-11-25").await;
+    let view = client.view();
+    end(hub, &[]).await;
+
+    assert_eq!(view.restarts, 0, "it is no crash");
+    let looked: &[&str] = &[DISCOVER, CALL, CALL, DISCOVER];
+    assert_eq!(posted(&server), [looked, &HANDSHAKE].concat());
+}
+
+/// Upgraded while nothing broke: what is remembered fails in the first exchange of the next connection.
+// ERA-12
+pub(super) async fn upgraded_http_server_is_found_out_anew_when_it_refuses_the_handshake() {
+    let (config, server) = http("docs", Router::serve(["2025-06-18"])).await;
+    let (hub, client) = hub_of(config.clone());
+    assert_opened("before", &client, "2025-06-18").await;
+    let before = posted(&server).len();
+
+    let refusal = HttpStep::error(400, -32000, "no such method here: initialize");
+    let upgraded = Router::modern().on(INITIALIZE, refusal);
+    server.become_another(upgraded.fallback(HttpStep::serve(["2026-07-28"])));
+    // The same server with another limit: what is known of it is kept.
+    hub.replace(config.timeout(secs(9))).await.unwrap();
+    assert_opened("after", &client, "2026-07-28").await;
+    let view = client.view();
+    end(hub, &[]).await;
+
+    assert_eq!(view.restarts, 0, "finding out is no crash");
+    assert_eq!(posted(&server)[before..], [INITIALIZE, DISCOVER, CALL]);
+    let attempts = view.info.unwrap().attempts.clone();
+    let told: Vec<&str> = attempts.iter().map(|attempt| attempt.method.as_str()).collect();
+    assert_eq!(told, [INITIALIZE, DISCOVER]);
 }
 
 // ERA-14, LHT-01

@@ -233,7 +233,7 @@ impl<W> Protocol<W> {
         match step {
             Step::Wait => {}
             Step::Ask(Ask::Initialize(revision)) => self.offer_again(revision),
-            Step::Opened(opened) if opened.revision.era() == Era::Legacy => self.session_renewed(opened),
+            Step::Opened(opened) if opened.revision.era() == Era::Legacy => self.session_renewed(opened, now),
             Step::Fail(failure) => {
                 self.fail(
                     format!("the session was lost and no other opened, {failure}"),
@@ -260,13 +260,13 @@ impl<W> Protocol<W> {
         }
     }
 
-    fn session_renewed(&mut self, opened: Opened) {
+    fn session_renewed(&mut self, opened: Opened, now: Instant) {
         let Phase::Ready(ready) = &mut self.phase else {
             return;
         };
         let epoch = ready.epoch + 1;
         let held = ready.renewal.take().map(|renewal| renewal.held);
-        self.begin(&opened, epoch);
+        self.begin(&opened, epoch, now);
         self.effects.push_back(Effect::Renewed(opened));
         self.send_held(held);
     }

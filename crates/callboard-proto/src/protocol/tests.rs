@@ -1,5 +1,6 @@
 //! The tables of the connection.
 
+mod doubt;
 mod renewal;
 
 use super::*;
@@ -118,15 +119,14 @@ impl Rig {
     }
 
     fn operate(&mut self, key: Key, operation: Operation, waiter: W) {
+        self.protocol.handle_submit(submission(key, operation, waiter));
+    }
+
+    /// A call that was refused before.
+    fn submit_again(&mut self, key: Key, waiter: W) {
         self.protocol.handle_submit(Submission {
-            key,
-            operation,
-            params: Params::default(),
-            wants_progress: true,
-            capabilities: None,
-            headers: None,
-            refused_once: false,
-            waiter,
+            refused_once: true,
+            ..submission(key, Operation::Request(Method::TOOLS_CALL), waiter)
         });
     }
 
@@ -142,6 +142,19 @@ impl Rig {
         std::iter::from_fn(|| self.protocol.poll_effect())
             .map(|effect| describe(&effect))
             .collect()
+    }
+}
+
+fn submission(key: Key, operation: Operation, waiter: W) -> Submission<W> {
+    Submission {
+        key,
+        operation,
+        params: Params::default(),
+        wants_progress: true,
+        capabilities: None,
+        headers: None,
+        refused_once: false,
+        waiter,
     }
 }
 
@@ -211,6 +224,7 @@ fn ended(outcome: &Outcome) -> String {
         },
         Outcome::TooLarge(_) => "too large".to_owned(),
         Outcome::Refused(refusal) => format!("refused {}", refusal.status),
+        Outcome::EraChanged(refusal) => format!("era changed {}", refusal.status),
         Outcome::SessionLost(refusal) => format!("session lost {}", refusal.status),
         Outcome::Unreachable(_) => "unreachable".to_owned(),
         Outcome::Redirected(_) => "redirected".to_owned(),

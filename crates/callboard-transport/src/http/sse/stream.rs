@@ -44,13 +44,16 @@ impl Stream {
 
     async fn ask(shared: &Shared) -> Result<Self, StreamFailure> {
         let session = shared.session();
-        let answer = shared
-            .fetch(|| shared.target.listen(&session, None))
-            .await
-            .map_err(|fault| match fault {
-                Fault::Request(_) | Fault::Client(_) => StreamFailure::Unreachable(fault.text()),
-                Fault::Redirect(text) | Fault::Unusable(text) => StreamFailure::NotOne(text),
-            })?;
+        let get = || shared.fetch(|| shared.target.listen(&session, None));
+        let answer = match get().await {
+            // A socket of the pool may have gone with the server that kept it. To ask twice does no harm.
+            Err(Fault::Client(_)) => get().await,
+            answer => answer,
+        };
+        let answer = answer.map_err(|fault| match fault {
+            Fault::Request(_) | Fault::Client(_) => StreamFailure::Unreachable(fault.text()),
+            Fault::Redirect(text) | Fault::Unusable(text) => StreamFailure::NotOne(text),
+        })?;
         if !answer.status().is_success() {
             return Err(StreamFailure::Status(answer.status().as_u16()));
         }
