@@ -12,9 +12,13 @@
 //! has no connection to lose: what goes wrong ends one exchange. `Down` comes after `Close`, when more errands
 //! wait than a server that reads would leave waiting, or when a task ends without a word.
 //!
-//! Not here: which answer means what (`callboard_proto::Protocol`), the resumption of streams that answer a POST.
+//! In the legacy era an `initialize` begins a session. What is handed over belongs to the present one, whatever comes
+//! after; what is heard of a former one says nothing of it. A session that is left is ended, unless the server has lost
+//! it or an exchange goes on in it.
 //!
-//! Start reading at [`open`], then `exchange`, `errand`, `standing`.
+//! Not here: which answer means what, and when a session is lost (`callboard_proto::Protocol`).
+//!
+//! Start reading at [`open`], then `session`, `exchange`, `errand`, `standing`.
 
 mod client;
 mod config;
