@@ -15,6 +15,7 @@ mod handlers;
 mod headers;
 mod http_sse;
 mod http_statuses;
+mod http_ways;
 mod leaks;
 mod mrtr;
 mod opening;

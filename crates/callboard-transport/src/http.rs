@@ -24,31 +24,39 @@ mod client;
 mod config;
 mod content;
 mod cursor;
+mod decode;
+mod dial;
 mod download;
 mod errand;
 mod exchange;
 mod fault;
 mod fetch;
+mod proxy;
 mod redirect;
 mod refusal;
 mod request;
 mod session;
+mod sockets;
 pub mod sse;
 mod standing;
+mod tls;
 mod upload;
 
 pub use client::Clients;
 pub use config::HttpConfig;
+pub use proxy::{Proxies, Proxy, ProxyUrl};
+pub use tls::Tls;
 
 use crate::{Events, Lifeline, Link, Post};
 use bytes::Bytes;
 use callboard_proto::wire::{Command, Down, Ended, Event, Key, SendMeta};
 use callboard_proto::{Era, Frame, Junk, Method};
-use client::Pool;
+use client::{Pool, Route};
 use errand::{Errands, Gate, Latch, Overflow};
 use exchange::Place;
 use request::{Letter, Target};
 use session::Session;
+use sockets::Sockets;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -99,6 +107,7 @@ struct Shared {
     target: Target,
     frame_limit: usize,
     pool: Rc<Pool>,
+    sockets: Rc<Sockets>,
     events: Events,
     /// The present one.
     session: RefCell<Rc<Session>>,
@@ -288,11 +297,17 @@ impl Drop for Driver {
 
 impl Shared {
     fn new(config: &HttpConfig, clients: &Clients, events: Events) -> Self {
+        let way = clients.proxies().on_the_way(&config.proxy, &config.url);
         Self {
             name: config.name.clone(),
-            target: Target::new(config),
+            target: Target::new(config, &way),
             frame_limit: config.frame_limit,
-            pool: clients.pool().clone(),
+            pool: clients.pool(Route {
+                // Where there is no way, nothing is sent.
+                gateway: way.unwrap_or_default(),
+                tls: config.tls.clone(),
+            }),
+            sockets: clients.sockets(&config.url, config.sockets),
             events,
             session: RefCell::default(),
             table: RefCell::default(),

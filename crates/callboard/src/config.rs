@@ -3,6 +3,7 @@
 mod file;
 mod kind;
 mod url;
+mod web;
 
 use crate::error::ConfigError;
 use crate::options::{Defaults, declare};
@@ -11,6 +12,7 @@ use callboard_proto::message::ClientCapabilities;
 use callboard_proto::mrtr::InputKind;
 use callboard_proto::negotiate::{Channel, EraChoice};
 use callboard_transport::custom::Transport;
+use callboard_transport::http::{Proxy, Tls};
 use callboard_transport::{memory, unix};
 pub(crate) use file::read_file;
 use http::{HeaderName, HeaderValue};
@@ -106,6 +108,10 @@ pub(crate) struct HttpSettings {
     pub(crate) url: Url,
     pub(crate) way: HttpWay,
     pub(crate) headers: Vec<(String, String)>,
+    pub(crate) proxy: Proxy,
+    pub(crate) tls: Tls,
+    /// Default: as many as requests may be on the wire.
+    pub(crate) sockets: Option<usize>,
 }
 
 /// Which of the HTTP transports a URL is spoken to over.
@@ -202,7 +208,17 @@ impl ServerConfig {
             Ok(url::Target::Http(url)) => {
                 let headers = Vec::new();
                 let way = HttpWay::FoundOut;
-                Ok(Self::new(name, Reach::Http(HttpSettings { url, way, headers })))
+                Ok(Self::new(
+                    name,
+                    Reach::Http(HttpSettings {
+                        url,
+                        way,
+                        headers,
+                        proxy: Proxy::Environment,
+                        tls: Tls::system(),
+                        sockets: None,
+                    }),
+                ))
             }
             Ok(url::Target::Unix(path)) => Ok(Self::unix(name, path)),
             Err(reason) => Err(ConfigError::Url { server: name, reason }),

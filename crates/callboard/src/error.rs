@@ -417,6 +417,16 @@ pub enum ConfigError {
         /// What is wrong with it; holds nothing of its value.
         reason: &'static str,
     },
+    /// A certificate or a key that cannot be used.
+    #[error("server `{server}`: {what} cannot be used, {reason}")]
+    Certificate {
+        /// The server.
+        server: String,
+        /// What it is, or the files that it comes from.
+        what: String,
+        /// What is wrong with it; holds nothing of a key.
+        reason: String,
+    },
     /// The file cannot be read.
     #[error("the configuration `{path}` cannot be read")]
     Unreadable {

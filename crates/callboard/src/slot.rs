@@ -340,7 +340,7 @@ impl Gate {
 }
 
 /// Places beside `max_in_flight`, for what must not wait behind ordinary calls.
-const RESERVE: usize = 16;
+pub(crate) const RESERVE: usize = 16;
 
 impl SlotState {
     /// The state in words, with what led to it.

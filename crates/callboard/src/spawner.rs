@@ -6,7 +6,7 @@ use crate::config::{HttpSettings, HttpWay, Reach, ServerConfig, StdioSettings};
 use crate::connection::{ConnMsg, ConnRef, Connection};
 use crate::request::{Request, Start};
 use crate::shared::Shared;
-use crate::slot::Slot;
+use crate::slot::{RESERVE, Slot};
 use crate::supervisor::{ConnExit, SupMsg, Supervisor};
 use actix::dev::channel::AddressReceiver;
 use actix::{Actor, Addr, Context, Handler, Message};
@@ -186,6 +186,10 @@ impl Spawner {
         http.frame_limit = config.frame_limit;
         http.exchanges = Arc::clone(&self.shared.gauges.exchanges);
         http.headers = settings.parsed_headers().collect();
+        http.proxy = settings.proxy.clone();
+        http.tls = settings.tls.clone();
+        // As many as may be on the wire, so that of one server nobody waits.
+        http.sockets = settings.sockets.unwrap_or(config.max_in_flight + RESERVE);
         http
     }
 }

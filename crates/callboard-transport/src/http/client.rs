@@ -1,60 +1,126 @@
-//! The pooled HTTP client: one per arbiter, shared by all servers there.
+//! The pooled HTTP clients: one per arbiter, way and TLS setting, shared by all servers there.
 
+use super::dial::Dialer;
+use super::proxy::{Gateway, Proxies};
+use super::sockets::Sockets;
+use super::tls::Tls;
 use super::upload::Upload;
 use hyper::rt::Executor;
-use hyper_rustls::{ConfigBuilderExt, HttpsConnector};
+use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioTimer;
-use rustls::ClientConfig;
-use rustls::crypto::ring;
-use std::cell::OnceCell;
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::fmt;
-use std::rc::Rc;
-use std::sync::{Arc, OnceLock};
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
+use url::Url;
 
-pub(super) type Pool = Client<HttpsConnector<HttpConnector>, Upload>;
+pub(super) type Pool = Client<HttpsConnector<Dialer>, Upload>;
 
-/// The HTTP client of one arbiter, with its pool of sockets. Cloning shares it.
+/// The HTTP clients of one arbiter, with their pools of sockets. Cloning shares them.
 ///
-/// Speaks HTTP/1.1 with keep-alive, and HTTP/2 where the server chooses it in the TLS handshake. An idle socket
-/// is not used again after 4 s, since common servers close theirs after 5 s. Certificates are checked against
-/// Mozilla's roots; the TLS configuration is built once per process, when the first server is opened.
-#[derive(Clone, Default)]
+/// They speak HTTP/1.1 with keep-alive, and HTTP/2 where the server chooses it in the TLS handshake. An idle socket
+/// is not used again after 4 s, since common servers close theirs after 5 s. Servers that are reached the same way
+/// and with the same [`Tls`] share a pool.
+#[derive(Clone)]
 pub struct Clients {
-    pool: Rc<OnceCell<Rc<Pool>>>,
+    proxies: Proxies,
+    pools: Rc<RefCell<Pools>>,
+    sockets: Rc<RefCell<HashMap<String, Weak<Sockets>>>>,
+}
+
+type Pools = Vec<(Route, Rc<Pool>)>;
+
+/// What servers have in common that share a pool.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Route {
+    pub(super) gateway: Option<Gateway>,
+    pub(super) tls: Tls,
 }
 
 impl Clients {
-    /// A client without sockets.
+    /// Clients without sockets, which use the proxies that the environment names at present.
     #[must_use]
     pub fn new() -> Self {
-        Self::default()
+        Self::with_proxies(Proxies::from_env())
     }
 
-    pub(super) fn pool(&self) -> &Rc<Pool> {
-        self.pool.get_or_init(|| {
-            let mut tcp = HttpConnector::new();
-            tcp.enforce_http(false);
-            tcp.set_nodelay(true);
-            tcp.set_connect_timeout(Some(CONNECT_LIMIT));
-            let connector = HttpsConnector::from((tcp, Arc::clone(tls())));
-            let pool = Client::builder(LocalExecutor)
-                .pool_timer(TokioTimer::new())
-                .timer(TokioTimer::new())
-                .pool_idle_timeout(IDLE_LIMIT)
-                .build(connector);
-            Rc::new(pool)
-        })
+    /// Clients without sockets, which use these proxies instead of the environment's.
+    #[must_use]
+    pub fn with_proxies(proxies: Proxies) -> Self {
+        Self {
+            proxies,
+            pools: Rc::default(),
+            sockets: Rc::default(),
+        }
+    }
+
+    pub(super) fn proxies(&self) -> &Proxies {
+        &self.proxies
+    }
+
+    /// The pool of a route. Those that nobody uses any more are dropped, but for the usual one.
+    pub(super) fn pool(&self, route: Route) -> Rc<Pool> {
+        let mut pools = self.pools.borrow_mut();
+        if let Some((_, pool)) = pools.iter().find(|(known, _)| *known == route) {
+            return Rc::clone(pool);
+        }
+        pools.retain(|(known, pool)| known.is_usual() || Rc::strong_count(pool) > 1);
+        let pool = Rc::new(route.open());
+        pools.push((route, Rc::clone(&pool)));
+        pool
+    }
+}
+
+impl Clients {
+    /// The places for sockets at the origin of `url`, `most` at least.
+    pub(super) fn sockets(&self, url: &Url, most: usize) -> Rc<Sockets> {
+        let origin = url.origin().ascii_serialization();
+        let mut known = self.sockets.borrow_mut();
+        if let Some(sockets) = known.get(&origin).and_then(Weak::upgrade) {
+            sockets.allow(most);
+            return sockets;
+        }
+        known.retain(|_, sockets| sockets.strong_count() > 0);
+        let sockets = Sockets::new(most);
+        known.insert(origin, Rc::downgrade(&sockets));
+        sockets
+    }
+}
+
+impl Default for Clients {
+    fn default() -> Self {
+        Self::new()
     }
 }
 
 impl fmt::Debug for Clients {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Clients")
-            .field("built", &self.pool.get().is_some())
+            .field("pools", &self.pools.borrow().len())
             .finish()
+    }
+}
+
+impl Route {
+    fn is_usual(&self) -> bool {
+        self.gateway.is_none() && self.tls == Tls::system()
+    }
+
+    fn open(&self) -> Pool {
+        let mut tcp = HttpConnector::new();
+        tcp.enforce_http(false);
+        tcp.set_nodelay(true);
+        tcp.set_connect_timeout(Some(CONNECT_LIMIT));
+        let dialer = Dialer::new(tcp, self.gateway.clone());
+        Client::builder(LocalExecutor)
+            .pool_timer(TokioTimer::new())
+            .timer(TokioTimer::new())
+            .pool_idle_timeout(IDLE_LIMIT)
+            .build(HttpsConnector::from((dialer, Arc::clone(self.tls.config()))))
     }
 }
 
@@ -70,19 +136,6 @@ where
     fn execute(&self, future: F) {
         tokio::task::spawn_local(future);
     }
-}
-
-fn tls() -> &'static Arc<ClientConfig> {
-    static TLS: OnceLock<Arc<ClientConfig>> = OnceLock::new();
-    TLS.get_or_init(|| {
-        let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-            .with_safe_default_protocol_versions()
-            .expect("ring has the cipher suites of both TLS versions")
-            .with_webpki_roots()
-            .with_no_client_auth();
-        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        Arc::new(config)
-    })
 }
 
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);

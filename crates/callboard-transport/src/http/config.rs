@@ -1,5 +1,7 @@
 //! What a Streamable HTTP transport is opened with.
 
+use super::proxy::Proxy;
+use super::tls::Tls;
 use http::{HeaderName, HeaderValue};
 use std::fmt;
 use std::sync::Arc;
@@ -16,6 +18,14 @@ pub struct HttpConfig {
     /// Sent with every request; secret values are to be marked sensitive. Headers that belong to HTTP framing
     /// or to the protocol itself are left out.
     pub headers: Vec<(HeaderName, HeaderValue)>,
+    /// Through which proxy the server is reached.
+    pub proxy: Proxy,
+    /// Whom the client trusts, and who it says it is.
+    pub tls: Tls,
+    /// How many requests may have a socket each at the origin of the server, over HTTP/1.1; later ones wait. Requests
+    /// that stay open, streams and messages without an answer are not counted. Default: 256. Of the servers of an
+    /// arbiter at one origin the one counts that allows the most.
+    pub sockets: usize,
     /// The largest message taken, in bytes. Default: 64 MiB.
     pub frame_limit: usize,
     /// Counts the exchanges that are going on, for tests and status pages.
@@ -30,6 +40,9 @@ impl HttpConfig {
             name: name.into(),
             url,
             headers: Vec::new(),
+            proxy: Proxy::Environment,
+            tls: Tls::system(),
+            sockets: 256,
             frame_limit: 64 * 1024 * 1024,
             exchanges: Arc::default(),
         }
@@ -50,6 +63,8 @@ impl fmt::Debug for HttpConfig {
             .field("name", &self.name)
             .field("url", &url.as_str())
             .field("headers", &headers)
+            .field("proxy", &self.proxy)
+            .field("tls", &self.tls)
             .field("frame_limit", &self.frame_limit)
             .finish_non_exhaustive()
     }

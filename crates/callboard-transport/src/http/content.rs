@@ -75,11 +75,13 @@ pub(super) fn is_page(headers: &HeaderMap) -> bool {
     })
 }
 
-/// Whether the content type is that of something for people to read, a page among them.
+/// Whether the content type is that of something for people to read, a page among them. In a coding that is
+/// not understood nothing is.
 pub(super) fn is_text(headers: &HeaderMap) -> bool {
-    essence(headers)
-        .and_then(|essence| essence.get(..5))
-        .is_some_and(|start| start.eq_ignore_ascii_case(b"text/"))
+    !headers.contains_key(CONTENT_ENCODING)
+        && essence(headers)
+            .and_then(|essence| essence.get(..5))
+            .is_some_and(|start| start.eq_ignore_ascii_case(b"text/"))
 }
 
 /// The content type without its parameters.

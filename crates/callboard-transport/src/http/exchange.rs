@@ -18,7 +18,7 @@ use bytes::Bytes;
 use callboard_proto::pieces::Pieces;
 use callboard_proto::sse::{Sse, SseEvent, SseItem};
 use callboard_proto::wire::{Down, Ended, Event, Key, Origin};
-use callboard_proto::{Frame, Junk, RequestId};
+use callboard_proto::{Frame, Junk, Method, RequestId};
 use futures_util::FutureExt;
 use http::StatusCode;
 use http_body::Body;
@@ -102,11 +102,19 @@ impl<'a> Exchange<'a> {
     }
 
     async fn follow(&mut self, letter: Letter) -> Ended {
+        let sockets = &self.shared.sockets;
+        // A request that is there to stay open would hold its place for good.
+        let socket = if letter.meta.method == Some(Method::LISTEN) {
+            None
+        } else {
+            sockets.take().await
+        };
         let post = || self.shared.target.post(&letter);
         let (head, body) = match self.shared.fetch(post).await {
             Ok(answer) => answer.into_parts(),
             Err(fault) => return fault.ended(&self.shared.target.authority, letter.wire.is_written()),
         };
+        let socket = sockets.keep(socket, head.version);
         if !head.status.is_success() {
             return Ended::Refused(refusal::read(&head, body, &letter.session).await);
         }
@@ -117,7 +125,9 @@ impl<'a> Exchange<'a> {
             Ok(Content::Json) => self.read_json(body).await,
             Ok(Content::EventStream) => {
                 self.cursor = letter.meta.resumable.then(Cursor::default);
-                match self.read_events(body).await {
+                let ending = self.read_events(body).await;
+                drop(socket);
+                match ending {
                     Ending::Final(how) => how,
                     Ending::Early(how) => Box::pin(self.resume(letter, how)).await,
                 }

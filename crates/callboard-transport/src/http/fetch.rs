@@ -4,12 +4,13 @@
 
 use super::Shared;
 use super::content::{self, Content};
+use super::decode::Coding;
 use super::download::Download;
 use super::errand;
 use super::fault::Fault;
 use super::redirect::{self, HOPS};
 use super::upload::Upload;
-use http::header::LOCATION;
+use http::header::{CONTENT_ENCODING, LOCATION};
 use http::{Request, Response, StatusCode, Uri};
 use http_body::Body;
 use tracing::info;
@@ -104,7 +105,15 @@ impl Shared {
 
     async fn send(&self, request: Request<Upload>) -> Result<Response<Download>, Fault> {
         let answer = self.pool.request(request).await.map_err(Fault::Client)?;
-        Ok(answer.map(Download::new))
+        let (mut head, body) = answer.into_parts();
+        let body = match Coding::of(&head.headers) {
+            Some(coding) if !body.is_end_stream() => {
+                head.headers.remove(CONTENT_ENCODING);
+                Download::decoded(coding, body)
+            }
+            _ => Download::new(body),
+        };
+        Ok(Response::from_parts(head, body))
     }
 }
 

@@ -1,6 +1,8 @@
 //! From a message to an HTTP request: address, credentials and the headers of its era.
 
 use super::HttpConfig;
+use super::decode;
+use super::proxy::Gateway;
 use super::session::Session;
 use super::upload::{Upload, Wire};
 use base64::Engine;
@@ -8,7 +10,8 @@ use base64::engine::general_purpose::STANDARD;
 use callboard_proto::wire::{Outgoing, SendMeta};
 use callboard_proto::{Era, headers};
 use http::header::{
-    ACCEPT, AUTHORIZATION, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, TRANSFER_ENCODING,
+    ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST,
+    PROXY_AUTHORIZATION, TRANSFER_ENCODING,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
 use std::cell::RefCell;
@@ -32,12 +35,13 @@ pub(super) struct Target {
     uri: RefCell<Result<Uri, &'static str>>,
     /// What the configuration adds to every request.
     headers: HeaderMap,
-    /// `host:port`, to name the server in errors.
+    /// `host:port`, to name the server in errors, and the proxy before it.
     pub(super) authority: String,
 }
 
 impl Target {
-    pub(super) fn new(config: &HttpConfig) -> Self {
+    /// `way` is what stands between: a proxy, or why there is no way.
+    pub(super) fn new(config: &HttpConfig, way: &Result<Option<Gateway>, &'static str>) -> Self {
         let mut headers = HeaderMap::new();
         for (name, value) in &config.headers {
             if RESERVED.contains(name) || name.as_str().starts_with("mcp-") {
@@ -51,13 +55,27 @@ impl Target {
         {
             headers.insert(AUTHORIZATION, basic);
         }
+        headers.entry(ACCEPT_ENCODING).or_insert(decode::ACCEPTED);
         let host = config.url.host_str().unwrap_or_default();
-        let authority = match config.url.port_or_known_default() {
+        let mut authority = match config.url.port_or_known_default() {
             Some(port) => format!("{host}:{port}"),
             None => host.to_owned(),
         };
+        if let Ok(Some(gateway)) = way {
+            authority = format!("{authority} through the proxy {}", gateway.name());
+            // Into a tunnel it does not go: what comes out of it is the server.
+            if let Some(authorization) = &gateway.authorization
+                && config.url.scheme() == "http"
+            {
+                headers.insert(PROXY_AUTHORIZATION, authorization.clone());
+            }
+        }
+        let uri = way
+            .as_ref()
+            .map_err(|no| *no)
+            .and_then(|_| request_uri(&config.url));
         Self {
-            uri: RefCell::new(request_uri(&config.url)),
+            uri: RefCell::new(uri),
             headers,
             authority,
         }
@@ -194,7 +212,7 @@ fn request_uri(url: &Url) -> Result<Uri, &'static str> {
 }
 
 /// RFC 7617, from the userinfo of a URL.
-fn basic_authorization(url: &Url) -> Option<HeaderValue> {
+pub(super) fn basic_authorization(url: &Url) -> Option<HeaderValue> {
     if url.username().is_empty() && url.password().is_none() {
         return None;
     }

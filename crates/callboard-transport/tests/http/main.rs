@@ -2,12 +2,16 @@
 
 #![expect(clippy::unwrap_used, reason = "the helpers of the tests are tests too")]
 
+mod encodings;
+mod proxies;
 mod redirects;
 mod resume;
 mod rig;
 mod sessions;
+mod sockets;
 mod sse;
 mod standing;
+mod tls;
 
 use callboard_proto::wire::{Command, Down, Ended, Event, Origin, SendMeta};
 use callboard_transport::http::Clients;
@@ -297,10 +301,10 @@ async fn success_without_json_rpc_is_unusable_and_says_why() {
             (
                 answer(
                     200,
-                    "Content-Type: application/json\r\nContent-Encoding: gzip\r\n",
+                    "Content-Type: application/json\r\nContent-Encoding: deflate\r\n",
                     "zz",
                 ),
-                "encoding gzip",
+                "encoding deflate",
             ),
             (answer(202, "", ""), "status 202"),
             (Steps::new("HTTP/1.1 204 No Content\r\n\r\n"), "status 204"),

@@ -11,11 +11,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::{LocalSet, spawn_local};
 use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
 
 pub(crate) const MODERN: &str = "2026-07-28";
 pub(crate) const LEGACY: &str = "2025-11-25";
@@ -283,7 +284,7 @@ pub(crate) struct Steps {
 }
 
 enum Step {
-    Write(String),
+    Write(Vec<u8>),
     Wait(Rc<Notify>),
     /// Keeps the socket open and silent until the client closes it.
     Hold,
@@ -294,13 +295,17 @@ enum Step {
 impl Steps {
     pub(crate) fn new(bytes: impl Into<String>) -> Self {
         Self {
-            steps: vec![Step::Write(bytes.into())],
+            steps: vec![Step::Write(bytes.into().into_bytes())],
             of_delete: false,
         }
     }
 
-    pub(crate) fn then(mut self, bytes: &str) -> Self {
-        self.steps.push(Step::Write(bytes.to_owned()));
+    pub(crate) fn then(self, bytes: &str) -> Self {
+        self.then_bytes(bytes)
+    }
+
+    pub(crate) fn then_bytes(mut self, bytes: impl Into<Vec<u8>>) -> Self {
+        self.steps.push(Step::Write(bytes.into()));
         self
     }
 
@@ -336,6 +341,19 @@ impl Server {
         script: impl IntoIterator<Item = Steps>,
         streams: impl IntoIterator<Item = Steps>,
     ) -> Self {
+        Self::listen(script, streams, None).await
+    }
+
+    /// A server that speaks TLS; a handshake that fails closes its socket.
+    pub(crate) async fn start_tls(script: impl IntoIterator<Item = Steps>, acceptor: TlsAcceptor) -> Self {
+        Self::listen(script, [], Some(acceptor)).await
+    }
+
+    async fn listen(
+        script: impl IntoIterator<Item = Steps>,
+        streams: impl IntoIterator<Item = Steps>,
+        acceptor: Option<TlsAcceptor>,
+    ) -> Self {
         let scripts = Rc::new(Scripts {
             rest: RefCell::new(script.into_iter().collect()),
             streams: RefCell::new(streams.into_iter().collect()),
@@ -351,8 +369,16 @@ impl Server {
                 count.set(count.get() + 1);
                 let (connection, scripts, seen, gone) =
                     (count.get(), scripts.clone(), seen.clone(), gone.clone());
+                let acceptor = acceptor.clone();
                 spawn_local(async move {
-                    serve(socket, connection, &scripts, &seen).await;
+                    match acceptor {
+                        None => serve(socket, connection, &scripts, &seen).await,
+                        Some(acceptor) => {
+                            if let Ok(socket) = acceptor.accept(socket).await {
+                                serve(socket, connection, &scripts, &seen).await;
+                            }
+                        }
+                    }
                     let _ = gone.send(connection);
                 });
             }
@@ -376,7 +402,7 @@ impl Server {
 }
 
 async fn serve(
-    mut socket: TcpStream,
+    mut socket: impl AsyncRead + AsyncWrite + Unpin,
     connection: usize,
     scripts: &Scripts,
     seen: &mpsc::UnboundedSender<Request>,
@@ -386,7 +412,11 @@ async fn serve(
         let _ = seen.send(request);
         for step in steps.steps {
             match step {
-                Step::Write(bytes) => socket.write_all(bytes.as_bytes()).await.unwrap(),
+                Step::Write(bytes) => {
+                    if socket.write_all(&bytes).await.is_err() {
+                        return; // the client has closed it
+                    }
+                }
                 Step::Wait(notify) => notify.notified().await,
                 Step::Hold => while !matches!(socket.read(&mut [0; 64]).await, Ok(0) | Err(_)) {},
                 Step::End => return,
@@ -396,7 +426,7 @@ async fn serve(
 }
 
 /// `None` at the end of the socket, and for what is no HTTP.
-async fn read_request(socket: &mut TcpStream, connection: usize) -> Option<Request> {
+async fn read_request(socket: &mut (impl AsyncRead + Unpin), connection: usize) -> Option<Request> {
     let mut bytes = Vec::new();
     let end = loop {
         if let Some(end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") {
