@@ -3,9 +3,10 @@
 //! A hub on the thread of the test has all its logs captured at trace, whatever their target; the threaded form is
 //! the command line, run with `RUST_LOG=trace`.
 
-use crate::support::{Logs, at_rest, end, form, input, interim, logged, processes, secs, told};
+use crate::support::{Logs, at_rest, end, eventually, form, input, interim, logged, processes, secs, told};
 use callboard::{
-    CallError, CallErrorKind, Client, ElicitResult, Hub, InputKind, Outcome, PendingInput, Root, ServerConfig,
+    CallError, CallErrorKind, Client, ElicitResult, Hub, InputKind, Outcome, PendingInput, Root,
+    ServerConfig, ServerState,
 };
 use callboard_testkit::{HttpScript, HttpStep, Router, Script, SseEvent, results};
 use serde_json::{Value, json};
@@ -147,6 +148,62 @@ async fn no_secret_is_told_of_a_legacy_server_over_http() {
         let config = config.header("Authorization", format!("Bearer {AUTHORIZATION}"));
         let (hub, client) = local_hub(seen, config);
         legacy_run(seen, &client).await;
+        last_words(seen, &hub, &client);
+        end(hub, &[]).await;
+    })
+    .await;
+
+    let received = format!("{:?}", server.requests());
+    let planted = [ANSWER, ARGUMENT, META, SESSION, AUTHORIZATION, QUERY];
+    check(&told, &received, &planted);
+}
+
+// SEC-10: the session of HTTP+SSE is in the address that the server names
+#[tokio::test]
+async fn no_secret_is_told_of_a_server_over_http_sse() {
+    let ask = |id: &str, method: &str, params: Value| {
+        let message = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
+        [SseEvent::message(message), SseEvent::after("answer")]
+    };
+    let endpoint = format!("/messages?sessionId={SESSION}");
+    let call = || [SseEvent::after("tools/call")];
+    let opening = [
+        SseEvent::endpoint(&endpoint),
+        SseEvent::after("initialize"),
+        SseEvent::result(results::initialize("2024-11-05")),
+        SseEvent::after("notifications/initialized"),
+    ];
+    let stream = opening
+        .into_iter()
+        .chain(call())
+        .chain(ask("e", "elicitation/create", form(RESULT)))
+        .chain(ask("s", "sampling/createMessage", sampling()))
+        .chain([SseEvent::result(results::legacy_text(RESULT))])
+        .chain(call())
+        .chain([SseEvent::error(-32000, "no"), SseEvent::text(RESULT)])
+        .chain(call())
+        .chain([SseEvent::text(RESULT), SseEvent::cut()]);
+    let elsewhere = format!("http://127.0.0.1:1/{RESULT}?{SESSION}");
+    let streams = Router::new()
+        .on("GET", HttpStep::sse(stream))
+        .on("GET", HttpStep::sse([SseEvent::endpoint(&elsewhere)]));
+    let router = Router::new()
+        .at("/mcp", streams.fallback(HttpStep::respond(404, [], RESULT)))
+        .at(
+            "/messages",
+            Router::new().fallback(HttpStep::respond(202, [], RESULT)),
+        );
+    let server = HttpScript::start(router).await.unwrap();
+    let url = secret_url(&server);
+
+    let told = watched(async |seen| {
+        let config = ServerConfig::http("server", &url).unwrap();
+        let config = config.header("Authorization", format!("Bearer {AUTHORIZATION}"));
+        let (hub, client) = local_hub(seen, config);
+        legacy_run(seen, &client).await;
+        // The next stream names an endpoint elsewhere.
+        eventually("parked", || client.view().state == ServerState::Parked).await;
+        seen.error(&client.ready().within(secs(10)).await.unwrap_err());
         last_words(seen, &hub, &client);
         end(hub, &[]).await;
     })

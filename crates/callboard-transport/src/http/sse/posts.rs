@@ -106,11 +106,9 @@ async fn post(mut place: Place, letter: Letter, gate: Option<Gate>, answered: on
         }
         Some(Err(fault)) => Some(fault.ended(&shared.target.authority, letter.wire.is_written())),
     };
-    let unanswered = place.leave().is_some_and(|entry| entry.answered.is_some());
-    // Of what has its answer, it does not matter how it was taken.
-    if let Some(how) = how
-        && unanswered
-    {
+    place.leave();
+    // Of what has its answer, it does not matter to anybody how it was taken.
+    if let Some(how) = how {
         let key = place.key;
         shared.events.send(vec![Event::Ended { key, how }]).await;
     }
