@@ -228,6 +228,7 @@ field_reports! {
         era::process_that_refuses_the_remembered_opening_is_probed_once,
         era::rolled_back_http_server_is_opened_anew_by_the_call_that_it_refuses,
         era::upgraded_http_server_is_found_out_anew_when_it_refuses_the_handshake,
+        era::upgraded_http_server_with_a_session_is_opened_anew_by_the_call_that_it_refuses,
     }
     fr_089 "a version header on `initialize` is rejected, and later requests carry the wrong one" {
         era::initialize_has_no_version_header_and_all_later_requests_the_negotiated_one,

@@ -326,6 +326,33 @@ pub(super) async fn upgraded_http_server_is_found_out_anew_when_it_refuses_the_h
     assert_eq!(told, [INITIALIZE, DISCOVER]);
 }
 
+/// Upgraded under a session: the session is lost, no other is opened, and the call that shows it is made again.
+// ERA-12, LHT-03
+pub(super) async fn upgraded_http_server_with_a_session_is_opened_anew_by_the_call_that_it_refuses() {
+    let old = Router::legacy(Some("s1")).fallback(HttpStep::serve(["2025-11-25"]));
+    let (config, server) = http("docs", old).await;
+    let (hub, client) = hub_of(config);
+    assert_opened("before", &client, "2025-11-25").await;
+    let before = posted(&server).len();
+
+    let unknown = HttpStep::respond(404, [], "");
+    let supported = json!({"supported": ["2026-07-28"]});
+    let upgraded = Router::modern()
+        .on(CALL, unknown)
+        .on(CALL, HttpStep::json(results::text("open")))
+        .on(
+            INITIALIZE,
+            HttpStep::error_with_data(400, -32022, "no such version", supported),
+        );
+    server.become_another(upgraded);
+    assert_opened("after", &client, "2026-07-28").await;
+    let view = client.view();
+    end(hub, &[]).await;
+
+    assert_eq!(view.restarts, 0, "it is no crash");
+    assert_eq!(posted(&server)[before..], [CALL, INITIALIZE, DISCOVER, CALL]);
+}
+
 // ERA-14, LHT-01
 pub(super) async fn initialize_has_no_version_header_and_all_later_requests_the_negotiated_one() {
     let unknown = || HttpStep::respond(400, [], "Bad Request: unsupported protocol version");

@@ -14,7 +14,7 @@ use super::{Effect, End, Outcome, Phase, Protocol, as_key};
 use crate::dialect;
 use crate::frame::{ErrorObject, RequestId};
 use crate::negotiate::{self, Channel, Reply};
-use crate::revision::{Era, Revision};
+use crate::revision::Era;
 use crate::wire::{Down, Key, Refusal};
 use std::time::{Duration, Instant};
 
@@ -154,19 +154,20 @@ impl<W> Protocol<W> {
         ready.doubt.looked = now;
         ready.doubt.used = false;
         ready.doubt.odd = 0;
-        let revision = ready.dialect.revision();
         match negotiate::is_modern(channel, reply) {
             Some(true) | None => {
                 for (key, refusal) in look.held {
                     self.settle_refused(key, refusal, now);
                 }
             }
-            Some(false) => self.era_changed(look.held, revision, now),
+            Some(false) => self.era_changed(look.held, now),
         }
     }
 
-    fn era_changed(&mut self, held: Vec<(Key, Refusal)>, revision: Revision, now: Instant) {
-        let text = format!("the server does not speak {revision} any more");
+    /// The connection ends, to be opened anew; `held` was refused and not run.
+    pub(super) fn era_changed(&mut self, held: Vec<(Key, Refusal)>, now: Instant) {
+        let Phase::Ready(ready) = &self.phase else { return };
+        let text = format!("the server does not speak {} any more", ready.dialect.revision());
         for (key, refusal) in held {
             self.settle(key, Outcome::EraChanged(refusal));
         }

@@ -11,7 +11,10 @@
 use super::{Effect, Input, Outcome, Phase, Protocol, Submission, as_key};
 use crate::dialect::{self, Dialect};
 use crate::frame::{ErrorObject, RequestId};
-use crate::negotiate::{self, Ask, Channel, EraChoice, Known, Opened, Opening, OpeningConfig, Reply, Step};
+use crate::negotiate::{
+    self, Ask, Channel, EraChoice, Known, Opened, Opening, OpeningConfig, OpeningFailure, OpeningFailureKind,
+    Reply, Step,
+};
 use crate::revision::{Era, Revision};
 use crate::session;
 use crate::wire::{Down, Key, Refusal};
@@ -234,6 +237,11 @@ impl<W> Protocol<W> {
             Step::Wait => {}
             Step::Ask(Ask::Initialize(revision)) => self.offer_again(revision),
             Step::Opened(opened) if opened.revision.era() == Era::Legacy => self.session_renewed(opened, now),
+            // It lost its session when it was replaced by one of the other era (FR-088).
+            Step::Fail(OpeningFailure {
+                kind: OpeningFailureKind::ExcludedEra { .. },
+                ..
+            }) => self.era_changed(Vec::new(), now),
             Step::Fail(failure) => {
                 self.fail(
                     format!("the session was lost and no other opened, {failure}"),

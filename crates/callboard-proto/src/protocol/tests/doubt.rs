@@ -205,6 +205,30 @@ fn what_was_sent_again_is_refused_at_once() {
     assert_eq!(rig.drain(), ["settle a refused 404"]);
 }
 
+// FR-088: upgraded under a session, to a server that does not know the era of sessions
+#[test]
+fn a_lost_session_whose_server_speaks_the_other_era_alone_is_opened_anew() {
+    let mut rig = Rig::ready(Channel::Http, Era::Legacy);
+    rig.submit(20, "a");
+    rig.drain();
+    let lost = Refusal {
+        had_session: true,
+        ..refusal(404, "")
+    };
+    rig.event(Event::Ended {
+        key: 20,
+        how: Ended::Refused(lost),
+    });
+    assert_eq!(rig.drain(), ["settle a session lost 404", "send 3 initialize"]);
+
+    let data = json!({"supported": ["2026-07-28"]});
+    let refused = json!({"jsonrpc": "2.0", "id": 3, "error": {"code": -32022, "message": "m", "data": data}});
+    refuse(&mut rig, 3, 400, &refused.to_string());
+    assert_eq!(rig.drain(), ["close"]);
+    rig.event(Event::Down(Down::Closed));
+    assert_eq!(rig.drain(), ["end era changed"]);
+}
+
 #[test]
 fn the_legacy_era_is_not_doubted() {
     let mut rig = Rig::ready(Channel::Http, Era::Legacy);
