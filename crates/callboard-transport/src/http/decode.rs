@@ -1,6 +1,7 @@
 //! Compressed bodies, taken apart as they come.
 
-use async_compression::tokio::bufread::{BrotliDecoder, GzipDecoder};
+use async_compression::tokio::bufread::{BrotliDecoder, GzipDecoder, ZstdDecoder};
+use async_compression::zstd::DParameter;
 use bytes::{Bytes, BytesMut};
 use futures_util::TryStreamExt;
 use http::header::CONTENT_ENCODING;
@@ -14,13 +15,14 @@ use tokio::io::AsyncRead;
 use tokio_util::io::{StreamReader, poll_read_buf};
 
 /// What a request says that its answer may be compressed with.
-pub(super) const ACCEPTED: HeaderValue = HeaderValue::from_static("gzip, br");
+pub(super) const ACCEPTED: HeaderValue = HeaderValue::from_static("gzip, br, zstd");
 
 /// A coding that is understood here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Coding {
     Gzip,
     Brotli,
+    Zstd,
 }
 
 impl Coding {
@@ -32,6 +34,8 @@ impl Coding {
             Some(Self::Gzip)
         } else if is(b"br") {
             Some(Self::Brotli)
+        } else if is(b"zstd") {
+            Some(Self::Zstd)
         } else {
             None
         }
@@ -41,6 +45,7 @@ impl Coding {
         match self {
             Self::Gzip => "gzip",
             Self::Brotli => "br",
+            Self::Zstd => "zstd",
         }
     }
 }
@@ -64,6 +69,12 @@ impl Decoding {
                 Box::pin(decoder)
             }
             Coding::Brotli => Box::pin(BrotliDecoder::new(bytes)),
+            Coding::Zstd => {
+                let params = [DParameter::window_log_max(ZSTD_WINDOW_LOG)];
+                let mut decoder = ZstdDecoder::with_params(bytes, &params);
+                decoder.multiple_members(true);
+                Box::pin(decoder)
+            }
         };
         Self {
             coding,
@@ -96,3 +107,6 @@ impl Decoding {
 
 /// How much is taken apart at a time, at least.
 const PIECE: usize = 16 * 1024;
+
+/// The largest window, 8 MiB, that a body may ask to have kept (RFC 9659): its memory, whatever it stands for.
+const ZSTD_WINDOW_LOG: u32 = 23;

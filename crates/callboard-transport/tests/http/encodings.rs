@@ -4,13 +4,14 @@ use crate::rig::{
     Client, PROGRESS, PROGRESS_SHOWN, Server, Steps, events, json, local, modern, result, result_of, shown,
 };
 use async_compression::Level;
-use async_compression::tokio::write::{BrotliEncoder, GzipEncoder};
+use async_compression::tokio::write::{BrotliEncoder, GzipEncoder, ZstdEncoder};
+use async_compression::zstd::CParameter;
 use callboard_proto::wire::{Ended, Event};
 use std::rc::Rc;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::sync::Notify;
 
-const CODINGS: [&str; 2] = ["gzip", "br"];
+const CODINGS: [&str; 3] = ["gzip", "br", "zstd"];
 
 #[tokio::test]
 async fn a_compressed_answer_is_read_whatever_its_coding() {
@@ -18,7 +19,12 @@ async fn a_compressed_answer_is_read_whatever_its_coding() {
         let text = "lorem ipsum ".repeat(100_000);
         let large = format!(r#"{{"jsonrpc":"2.0","id":1,"result":{{"text":"{text}"}}}}"#);
         for body in [&*result(1), &large] {
-            for (name, coding) in [("gzip", "gzip"), ("X-GZIP", "gzip"), ("br", "br")] {
+            for (name, coding) in [
+                ("gzip", "gzip"),
+                ("X-GZIP", "gzip"),
+                ("br", "br"),
+                ("zstd", "zstd"),
+            ] {
                 let [bytes] = pieces(coding, [body]).await;
                 let mut server = Server::start([compressed(200, "application/json", name, bytes)]).await;
                 let mut client = Client::open(&server);
@@ -27,7 +33,7 @@ async fn a_compressed_answer_is_read_whatever_its_coding() {
 
                 assert_eq!(client.frames_of(1).await, [result_of(1)], "{name}");
                 let request = server.request().await;
-                assert_eq!(request.header("accept-encoding"), Some("gzip, br"));
+                assert_eq!(request.header("accept-encoding"), Some("gzip, br, zstd"));
             }
         }
     })
@@ -148,10 +154,36 @@ async fn a_broken_coding_costs_its_call_only() {
     .await;
 }
 
+// RFC 9659: a window of more than 8 MiB would be memory that the server has us hold.
+#[tokio::test]
+async fn a_zstd_body_that_wants_a_larger_window_is_not_read() {
+    local(async {
+        for (log, is_read) in [(23, true), (24, false)] {
+            let mut encoder = ZstdEncoder::with_quality_and_params(
+                Vec::new(),
+                Level::Fastest,
+                &[CParameter::window_log(log)],
+            );
+            encoder.write_all(result(1).as_bytes()).await.unwrap();
+            encoder.shutdown().await.unwrap();
+            let script = [compressed(200, "application/json", "zstd", encoder.into_inner())];
+            let server = Server::start(script).await;
+            let mut client = Client::open(&server);
+
+            client.call(1, modern("tools/call"));
+
+            let (frames, end) = client.end_of(1).await;
+            assert_eq!(frames.len(), usize::from(is_read), "{log}: {frames:?}");
+            assert_eq!(matches!(end, Ended::Clean), is_read, "{log}: {end:?}");
+        }
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_coding_that_was_not_asked_for_is_unusable_and_named() {
     local(async {
-        for coding in ["deflate", "zstd", "gzip, br"] {
+        for coding in ["deflate", "compress", "gzip, br"] {
             let script = [compressed(
                 200,
                 "application/json",
@@ -243,6 +275,15 @@ async fn pieces<const N: usize>(coding: &str, texts: [&str; N]) -> [Vec<u8>; N] 
                 |encoder| encoder.get_ref().len(),
                 texts,
                 GzipEncoder::into_inner,
+            )
+            .await
+        }
+        "zstd" => {
+            cut_up(
+                ZstdEncoder::with_quality(Vec::new(), Level::Fastest),
+                |encoder| encoder.get_ref().len(),
+                texts,
+                ZstdEncoder::into_inner,
             )
             .await
         }
