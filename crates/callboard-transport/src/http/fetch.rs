@@ -31,23 +31,28 @@ impl Shared {
         make: impl Fn() -> Result<Request<Upload>, String>,
     ) -> Result<Response<Download>, Fault> {
         let request = make().map_err(Fault::Request)?;
+        let asked = request.uri().clone();
         let answer = self.send(request).await?;
         if redirect::is_redirect(answer.status()) {
             // Rare: the future of all others stays small.
-            Box::pin(self.follow(answer, make)).await
+            Box::pin(self.follow(asked, answer, make)).await
         } else {
             Ok(answer)
         }
     }
 
     /// Sends a request on, until an answer is no redirect.
+    ///
+    /// `asked` is where it was sent, to which a relative address is joined (RFC 9110, 10.2.2): by now another request
+    /// may have been sent on before it, and the target be elsewhere.
     async fn follow(
         &self,
+        asked: Uri,
         answer: Response<Download>,
         make: impl Fn() -> Result<Request<Upload>, String>,
     ) -> Result<Response<Download>, Fault> {
         let mut answer = answer;
-        let mut seen = vec![self.target.url().map_err(Fault::Request)?];
+        let mut seen = vec![redirect::url(&asked).map_err(Fault::Request)?];
         let mut moved = true;
         loop {
             let from = &seen[seen.len() - 1];

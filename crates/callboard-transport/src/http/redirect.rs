@@ -1,6 +1,6 @@
 //! Where a redirect leads, and whether a request follows it.
 
-use http::{HeaderValue, StatusCode};
+use http::{HeaderValue, StatusCode, Uri};
 use url::Url;
 
 /// Whether an answer sends its request elsewhere. 300, 304 and the retired ones are refusals like others.
@@ -42,6 +42,15 @@ pub(super) fn target(from: &Url, status: StatusCode, location: Option<&HeaderVal
     let _ = to.set_username("");
     let _ = to.set_password(None);
     Ok(to)
+}
+
+/// What a request asked for, to join an address to.
+///
+/// # Errors
+///
+/// It is no URL, as text for a user.
+pub(super) fn url(uri: &Uri) -> Result<Url, String> {
+    Url::parse(&uri.to_string()).map_err(|error| error.to_string())
 }
 
 /// An address for errors: without userinfo, query and fragment, which may be secrets.

@@ -3,6 +3,7 @@
 use super::HttpConfig;
 use super::decode;
 use super::proxy::Gateway;
+use super::redirect;
 use super::session::Session;
 use super::upload::{Upload, Wire};
 use base64::Engine;
@@ -87,8 +88,7 @@ impl Target {
     ///
     /// Nowhere, as text for a user.
     pub(super) fn url(&self) -> Result<Url, String> {
-        let uri = self.uri.borrow().clone()?;
-        Url::parse(&uri.to_string()).map_err(|error| error.to_string())
+        redirect::url(&self.uri.borrow().clone()?)
     }
 
     /// Sends all later requests to another address of the same origin, for as long as this connection lasts.

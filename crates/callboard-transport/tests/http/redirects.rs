@@ -5,8 +5,10 @@ use crate::rig::{
     session_answer, soon,
 };
 use callboard_proto::wire::{Command, Ended};
+use std::rc::Rc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
+use tokio::sync::Notify;
 
 // FR-057
 #[tokio::test]
@@ -36,6 +38,35 @@ async fn a_redirect_takes_method_body_and_headers_along_and_is_remembered() {
 
             assert_eq!(client.frames_of(2).await, [result_of(2)]);
             assert_eq!(server.request().await.line, "POST /mcp/ HTTP/1.1", "{status}");
+        }
+    })
+    .await;
+}
+
+// FR-057; RFC 9110, 10.2.2: an address is relative to what this request asked for
+#[tokio::test]
+async fn requests_that_are_redirected_together_are_all_sent_on() {
+    local(async {
+        for (location, moved) in [("/v2", "/v2"), ("new/v2", "/new/v2")] {
+            let gates = [(); 2].map(|()| Rc::new(Notify::new()));
+            let redirects = gates
+                .each_ref()
+                .map(|gate| Steps::new("").wait(gate).then(&redirect(307, location)));
+            let answers = [json(&result(1)), json(&result(2))];
+            let mut server = Server::start(redirects.into_iter().chain(answers)).await;
+            let mut client = Client::open(&server);
+            for key in [1, 2] {
+                client.call(key, modern("tools/call"));
+                assert_eq!(server.request().await.line, "POST /mcp HTTP/1.1");
+            }
+
+            for (key, gate) in [1, 2].into_iter().zip(&gates) {
+                gate.notify_one();
+
+                assert_eq!(client.frames_of(key).await, [result_of(key)], "{location}");
+                let expected = format!("POST {moved} HTTP/1.1");
+                assert_eq!(server.request().await.line, expected, "call {key}");
+            }
         }
     })
     .await;
@@ -236,7 +267,11 @@ async fn a_request_that_was_only_redirected_was_not_run() {
 }
 
 fn to(status: u16, location: &str) -> Steps {
-    answer(status, &format!("Location: {location}\r\n"), "moved")
+    Steps::new(redirect(status, location))
+}
+
+fn redirect(status: u16, location: &str) -> String {
+    format!("HTTP/1.1 {status} Moved\r\nLocation: {location}\r\nContent-Length: 5\r\n\r\nmoved")
 }
 
 async fn redirected(client: &mut Client, key: u64) -> String {
