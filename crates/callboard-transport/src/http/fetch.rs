@@ -1,6 +1,11 @@
 //! The one way from a request to its answer: exchanges, errands, streams and the end of a session all take it.
 //!
-//! Redirects are followed here, so that nobody else meets one.
+//! Redirects are followed here, so that nobody else meets one. Where one led to an answer, later requests go at once
+//! (FR-057), whether it was called permanent or temporary: no server wants each call twice. It is kept only for as
+//! long as it serves. Once a request comes to nothing there (no answer, 404, 410, 421, 5xx, or a redirect that ends
+//! in none), the next one asks the configured address again (RFC 9110, 15.4), which has the last word: it may send
+//! elsewhere, to the same place, or answer itself. A permanent redirect from it is asked for again too, which costs
+//! one request. What failed is not sent again for that. The session goes along to wherever a redirect leads.
 
 use super::Shared;
 use super::content::{self, Content};
@@ -32,13 +37,21 @@ impl Shared {
     ) -> Result<Response<Download>, Fault> {
         let request = make().map_err(Fault::Request)?;
         let asked = request.uri().clone();
-        let answer = self.send(request).await?;
-        if redirect::is_redirect(answer.status()) {
+        let answer = self.send(request).await;
+        let answer = match answer {
             // Rare: the future of all others stays small.
-            Box::pin(self.follow(asked, answer, make)).await
-        } else {
-            Ok(answer)
+            Ok(answer) if redirect::is_redirect(answer.status()) => {
+                Box::pin(self.follow(asked, answer, make)).await
+            }
+            answer => answer,
+        };
+        if answer
+            .as_ref()
+            .map_or(true, |answer| redirect::is_gone(answer.status()))
+        {
+            self.target.move_back();
         }
+        answer
     }
 
     /// Sends a request on, until an answer is no redirect.
@@ -102,6 +115,8 @@ impl Shared {
             if is_answer(&answer) {
                 info!(server = %self.name, address = redirect::shown(to), "the server has moved, as it says");
                 self.target.move_to(uri(to).map_err(Fault::Request)?);
+            } else {
+                self.target.move_back();
             }
             let address = redirect::shown(to);
             return Ok(answer.map(|body| body.redirected_to(address)));

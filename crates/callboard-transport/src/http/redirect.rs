@@ -8,6 +8,11 @@ pub(super) fn is_redirect(status: StatusCode) -> bool {
     matches!(status.as_u16(), 301 | 302 | 303 | 307 | 308)
 }
 
+/// Whether an answer may mean that there is no server any more where a redirect had led to.
+pub(super) fn is_gone(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 404 | 410 | 421) || status.is_server_error()
+}
+
 /// Where the request that was answered with `status` and `location` at `from` is to be sent, as it was.
 ///
 /// Only within the origin: headers hold credentials (HTTP-12). 301 and 302 keep the method as 307 and 308 do; what

@@ -32,7 +32,9 @@ pub(super) struct Letter {
 
 /// Where all requests of a transport go, and what they have in common.
 pub(super) struct Target {
-    /// Without userinfo and fragment, where a redirect led to last; or why there is none.
+    /// The configured address, without userinfo and fragment; or why there is none.
+    configured: Result<Uri, &'static str>,
+    /// Where requests go: there, or where a redirect led to last.
     uri: RefCell<Result<Uri, &'static str>>,
     /// What the configuration adds to every request.
     headers: HeaderMap,
@@ -76,7 +78,8 @@ impl Target {
             .map_err(|no| *no)
             .and_then(|_| request_uri(&config.url));
         Self {
-            uri: RefCell::new(uri),
+            uri: RefCell::new(uri.clone()),
+            configured: uri,
             headers,
             authority,
         }
@@ -91,9 +94,14 @@ impl Target {
         redirect::url(&self.uri.borrow().clone()?)
     }
 
-    /// Sends all later requests to another address of the same origin, for as long as this connection lasts.
+    /// Sends all later requests to another address of the same origin, until [`Target::move_back`].
     pub(super) fn move_to(&self, uri: Uri) {
         *self.uri.borrow_mut() = Ok(uri);
+    }
+
+    /// Sends all later requests to the configured address, which says anew where the server is.
+    pub(super) fn move_back(&self) {
+        self.uri.borrow_mut().clone_from(&self.configured);
     }
 
     /// The POST of a message.

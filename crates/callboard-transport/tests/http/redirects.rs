@@ -72,6 +72,117 @@ async fn requests_that_are_redirected_together_are_all_sent_on() {
     .await;
 }
 
+// FR-057; RFC 9110, 15.4
+#[tokio::test]
+async fn a_new_address_is_kept_for_as_long_as_it_serves() {
+    local(async {
+        let refused = |status| vec![answer(status, "", "")];
+        let rpc = r#"{"jsonrpc":"2.0","id":2,"error":{"code":-32602,"message":"x"}}"#;
+        // What comes of the second call at the new address; whether the third one goes there too.
+        let table = [
+            ("answer", vec![json(&result(2))], true),
+            ("200 rpc", vec![json(rpc)], true),
+            ("400", refused(400), true),
+            ("401", refused(401), true),
+            ("403", refused(403), true),
+            ("404", refused(404), false),
+            ("409", refused(409), true),
+            ("410", refused(410), false),
+            ("421", refused(421), false),
+            ("429", refused(429), true),
+            ("500", refused(500), false),
+            ("502", refused(502), false),
+            ("503", refused(503), false),
+            ("no answer", vec![Steps::new("").end()], false),
+            ("circle", vec![to(307, "/old"), to(307, "/node1")], false),
+            ("nowhere", vec![answer(307, "", "")], false),
+            (
+                "forbidden there",
+                vec![to(307, "/login"), answer(403, "", "")],
+                false,
+            ),
+            ("gone there", vec![to(307, "/node2"), answer(503, "", "")], false),
+        ];
+        for (row, second, is_kept) in table {
+            for status in [301, 302, 307, 308] {
+                let to_new = [to(status, "/node1"), json(&result(1))];
+                let asked = 2 + second.len();
+                let third = match is_kept {
+                    true => vec![json(&result(3))],
+                    false => vec![to(status, "/node2"), json(&result(3))],
+                };
+                let script = to_new.into_iter().chain(second.clone()).chain(third);
+                let mut server = Server::start(script).await;
+                let mut client = Client::open(&server);
+                client.call(1, modern("tools/call"));
+                assert_eq!(client.frames_of(1).await, [result_of(1)], "{row} {status}");
+                client.call(2, modern("tools/call"));
+                client.end_of(2).await;
+                for _ in 0..asked {
+                    server.request().await;
+                }
+
+                client.call(3, modern("tools/call"));
+
+                assert_eq!(client.frames_of(3).await, [result_of(3)], "{row} {status}");
+                let line = server.request().await.line;
+                if is_kept {
+                    assert_eq!(line, "POST /node1 HTTP/1.1", "{row} {status}");
+                } else {
+                    assert_eq!(line, "POST /mcp HTTP/1.1", "{row} {status}");
+                    assert_eq!(server.request().await.line, "POST /node2 HTTP/1.1");
+                }
+            }
+        }
+    })
+    .await;
+}
+
+// FR-057, LHT-03
+#[tokio::test]
+async fn a_session_that_a_new_address_has_lost_is_renewed_at_the_configured_one() {
+    local(async {
+        let script = [
+            to(307, "/node1"),
+            session_answer("s-1", 1),
+            answer(404, "", ""),
+            to(307, "/node2"),
+            session_answer("s-2", 3),
+            json(&result(4)),
+        ];
+        let mut server = Server::start(script).await;
+        let mut client = Client::open(&server);
+        client.call(1, initialize());
+        client.frames_of(1).await;
+
+        client.call(2, legacy("tools/call"));
+        let lost = client.refusal_of(2).await;
+        client.call(3, initialize());
+        client.frames_of(3).await;
+        client.call(4, legacy("tools/call"));
+        client.frames_of(4).await;
+
+        assert_eq!((lost.status, lost.had_session), (404, true));
+        let mut seen = Vec::new();
+        for _ in 0..6 {
+            let request = server.request().await;
+            let session = request.header("mcp-session-id").map(str::to_owned);
+            seen.push((request.line, session));
+        }
+        let expected = [
+            ("/mcp", None),
+            ("/node1", None),
+            ("/node1", Some("s-1")),
+            ("/mcp", None),
+            ("/node2", None),
+            ("/node2", Some("s-2")),
+        ];
+        let expected = expected.map(|(path, id)| (format!("POST {path} HTTP/1.1"), id.map(str::to_owned)));
+        assert_eq!(seen, expected);
+    })
+    .await;
+}
+
 // FR-057, FR-044
 #[tokio::test]
 async fn notifications_and_the_end_of_the_session_are_redirected_too() {

@@ -278,11 +278,13 @@ impl Request {
 }
 
 /// What the server does with one request.
+#[derive(Clone)]
 pub(crate) struct Steps {
     steps: Vec<Step>,
     of_delete: bool,
 }
 
+#[derive(Clone)]
 enum Step {
     Write(Vec<u8>),
     Wait(Rc<Notify>),
