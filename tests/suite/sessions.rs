@@ -1,13 +1,16 @@
 //! Legacy HTTP over the life of a connection: sessions that are lost, streams that end early, batches.
 
 use crate::support::{
-    Server, assert_echo, assert_says, at_rest, end, eventually, http, hub_of, meanwhile, millis, processes,
-    ready, recorded, secs, told,
+    Server, assert_echo, assert_says, at_rest, end, eventually, http, hub_of, meanwhile, millis, named,
+    processes, ready, recorded, secs, told,
 };
 use callboard::message::LoggingLevel;
-use callboard::{CallErrorKind, Client, Delivery, Hub, Revision, Root, ServerConfig, ServerState};
+use callboard::{
+    CallErrorKind, Client, Delivery, ElicitResult, Hub, Revision, Root, ServerConfig, ServerState,
+};
 use callboard_testkit::{HttpScript, HttpStep, Recorded, Router, Script, SseEvent, results};
 use serde_json::{Value, json};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// A legacy server that keeps sessions, `s1`, `s2` and so on, and loses them when it is told to.
@@ -429,6 +432,81 @@ async fn refused_notification_leads_to_a_new_session_too() {
         "it is not repeated"
     );
     end(hub, &[]).await;
+}
+
+// LHT-02: in another session its id is that of another question
+#[tokio::test]
+async fn what_a_lost_session_asks_is_not_answered_in_the_next() {
+    let ask = |message: &str| {
+        let params = json!({"message": message, "requestedSchema": {"type": "object", "properties": {}}});
+        SseEvent::message(
+            json!({"jsonrpc": "2.0", "id": 0, "method": "elicitation/create", "params": params}),
+        )
+    };
+    let still = [
+        SseEvent::after("notifications/initialized"),
+        SseEvent::message(json!({"jsonrpc": "2.0", "id": "p", "method": "ping"})),
+        ask("of s1"),
+        SseEvent::result(results::legacy_text("one")),
+    ];
+    let next = [
+        SseEvent::after("notifications/go"),
+        ask("of s2"),
+        SseEvent::after("answer"),
+        SseEvent::result(results::legacy_text("two")),
+    ];
+    let opened = AtomicUsize::new(0);
+    let unknown = HttpStep::error(400, -32000, "Bad Request: Server not initialized");
+    let router = Router::new()
+        .on("server/discover", unknown)
+        .on_with("initialize", move |_| {
+            let session = format!("s{}", opened.fetch_add(1, Ordering::Relaxed) + 1);
+            HttpStep::json(initialized("2025-11-25")).header("Mcp-Session-Id", &session)
+        })
+        .on("GET", HttpStep::respond(405, NONE, ""))
+        .on_with("tools/call", move |request| {
+            match (&request.body["params"]["name"], request.header("Mcp-Session-Id")) {
+                // One instance behind the URL still knows the session, another does not.
+                (name, _) if name == "one" => HttpStep::sse(still.clone()),
+                (_, Some("s1")) => gone(),
+                _ => HttpStep::sse(next.clone()),
+            }
+        })
+        .fallback(HttpStep::respond(202, NONE, ""));
+    let (config, server) = http("docs", router).await;
+    let hub = Hub::builder("suite", "1")
+        .server(config)
+        .on_elicitation(|_, ask| async move { Ok(ElicitResult::accept(json!({"to": ask.message}))) })
+        .start()
+        .unwrap();
+    let client: Client = hub.client("docs").unwrap();
+
+    let first = async {
+        let answer = client.call_tool("one", json!({})).timeout(secs(10)).await;
+        assert_eq!(answer.unwrap().text(), "one");
+        // The question of the former session has come in before its answer.
+        let go = client.notify("notifications/go", json!({}));
+        go.timeout(secs(10)).await.unwrap();
+    };
+    let second = async {
+        eventually("the first is at the server", || {
+            !named(&server, "tools/call").is_empty()
+        })
+        .await;
+        client.call_tool("two", json!({})).timeout(secs(10)).await
+    };
+    let ((), second) = tokio::join!(first, second);
+
+    assert_eq!(second.unwrap().text(), "two");
+    end(hub, &[]).await;
+    let answers: Vec<(Option<String>, Value)> = named(&server, "answer")
+        .iter()
+        .map(|answer| {
+            let session = answer.header("Mcp-Session-Id").map(str::to_owned);
+            (session, answer.body["result"]["content"]["to"].clone())
+        })
+        .collect();
+    assert_eq!(answers, [(Some("s2".to_owned()), json!("of s2"))]);
 }
 
 // FR-044

@@ -222,6 +222,8 @@ pub enum Oddity {
     Junk(Junk),
     /// A request of a modern server; it is never answered (PING-04, HTTP-10).
     ForbiddenRequest(Method),
+    /// A request that came in a session that is lost; it is never answered (LHT-02).
+    OtherSession(Method),
     /// Progress with a token that is not in use (PROG-02).
     UnknownToken,
     /// A message above the size limit that no request could be found for.
@@ -282,6 +284,8 @@ struct ReadyPhase<W> {
     offers_logging: bool,
     /// Counts the renewals that have ended.
     epoch: u32,
+    /// Requests of this key and higher ones were made in the present session for certain: its handshake has it.
+    since: Key,
     /// While one is under way: nothing is sent, what is submitted waits.
     renewal: Option<Box<Renewal<W>>>,
     doubt: Doubt,
@@ -485,7 +489,10 @@ impl<W> Protocol<W> {
                 self.lingering.push_back((now + LINGER, key));
                 self.give_up_the_oldest();
                 self.effects.push_back(Effect::Command(Command::Forget { key }));
-                self.notify_cancelled(key, reason);
+                // A session that is lost can be told nothing any more, and another has no such request.
+                if self.is_of_this_session(Origin::Exchange(key)) {
+                    self.notify_cancelled(key, reason);
+                }
             }
         }
         self.call_gone(key);
@@ -612,7 +619,7 @@ impl<W> Protocol<W> {
                 result_type,
             } => self.handle_result(origin, id, result, &result_type, now),
             Frame::Error { id, error } => self.handle_error(origin, id, error, now),
-            Frame::Notification { method, params } => self.handle_notification(method, params),
+            Frame::Notification { method, params } => self.handle_notification(origin, method, params),
             Frame::Request { id, method, params } => self.handle_request(origin, id, &method, params),
         }
     }
@@ -691,9 +698,13 @@ impl<W> Protocol<W> {
         }
     }
 
-    fn handle_notification(&mut self, method: Method, params: Option<Bytes>) {
+    fn handle_notification(&mut self, origin: Origin, method: Method, params: Option<Bytes>) {
         if method == Method::CANCELLED {
-            return self.handle_server_cancel(params.as_ref());
+            // In another session the id was that of another request.
+            if self.is_of_this_session(origin) {
+                self.handle_server_cancel(params.as_ref());
+            }
+            return;
         }
         if method != Method::PROGRESS {
             self.effects.push_back(Effect::Notification { method, params });
@@ -710,6 +721,7 @@ impl<W> Protocol<W> {
     }
 
     fn handle_request(&mut self, origin: Origin, id: RequestId, method: &Method, params: Option<Bytes>) {
+        let is_of_this_session = self.is_of_this_session(origin);
         match &mut self.phase {
             Phase::Opening(opening) if !opening.machine.is_initializing() => {
                 // Whether this server may be answered is not known before it is known to be legacy.
@@ -721,12 +733,34 @@ impl<W> Protocol<W> {
                 self.effects
                     .push_back(Effect::Odd(Oddity::ForbiddenRequest(method.clone())));
             }
+            Phase::Ready(_) if !is_of_this_session => {
+                self.effects
+                    .push_back(Effect::Odd(Oddity::OtherSession(method.clone())));
+            }
             // PING-01: at once, whatever else is going on
             Phase::Opening(_) | Phase::Ready(_) if *method == Method::PING => {
                 self.reply(&id, Ok(&RawJson::new(Bytes::from_static(b"{}"))));
             }
             Phase::Opening(_) | Phase::Ready(_) => self.handle_asked(origin, id, method, params),
             Phase::Closing { .. } | Phase::Over => {}
+        }
+    }
+
+    /// Whether an answer to what came in here would go out in the session that it came in. A former one may still talk
+    /// on the streams of its calls; in the next, ids begin anew.
+    fn is_of_this_session(&self, origin: Origin) -> bool {
+        let Phase::Ready(ready) = &self.phase else {
+            return true;
+        };
+        let renewal = ready.renewal.as_ref().map(|renewal| renewal.key());
+        match origin {
+            // Its stream ends before there is another.
+            Origin::Standing => renewal.is_none(),
+            Origin::Exchange(key) => {
+                // A lower key may have waited for the renewal.
+                let sent_in_it = |entry: &Entry<W>| renewal.is_none() && entry.epoch == ready.epoch;
+                key >= renewal.unwrap_or(ready.since) || self.table.get(&key).is_some_and(sent_in_it)
+            }
         }
     }
 
@@ -838,12 +872,14 @@ impl<W> Protocol<W> {
         }
     }
 
-    fn handle_junk(&mut self, _origin: Origin, reason: Junk) {
+    fn handle_junk(&mut self, origin: Origin, reason: Junk) {
         // An answer that cannot be read still ends its request; all else costs only itself (RPC-14).
         match reason.answers().and_then(|id| self.waiting_key(id)) {
             Some(key) => self.settle(key, Outcome::Violation(Violation::Malformed(reason))),
             None => {
-                if let Some(id) = reason.asks() {
+                if let Some(id) = reason.asks()
+                    && self.is_of_this_session(origin)
+                {
                     self.refuse_malformed(id, &reason);
                 }
                 self.handle_untied_junk(reason);
@@ -899,6 +935,7 @@ impl<W> Protocol<W> {
         if self.is_look(&id) {
             return self.looked(&opening_reply(&how), now);
         }
+        let is_of_this_session = self.is_of_this_session(Origin::Exchange(key));
         let Some(entry) = self.table.get_mut(&key) else {
             return;
         };
@@ -907,6 +944,7 @@ impl<W> Protocol<W> {
                 self.table.remove(&key);
                 if let Phase::Ready(ready) = &self.phase
                     && ready.dialect.cancel_way() != CancelWay::Abort
+                    && is_of_this_session
                 {
                     self.notify_cancelled(key, "no longer wanted");
                 }
@@ -1016,12 +1054,12 @@ impl<W> Protocol<W> {
     }
 
     fn opened(&mut self, opened: Opened, now: Instant) {
-        self.begin(&opened, 0, now);
+        self.begin(&opened, 0, 0, now);
         self.effects.push_back(Effect::Opened(opened));
     }
 
     /// Speaks as was agreed, and ends the handshake where there was one.
-    fn begin(&mut self, opened: &Opened, epoch: u32, now: Instant) {
+    fn begin(&mut self, opened: &Opened, epoch: u32, since: Key, now: Instant) {
         let mut dialect = Dialect::new(
             opened.revision,
             self.config.opening.channel,
@@ -1036,6 +1074,7 @@ impl<W> Protocol<W> {
             dialect,
             offers_logging,
             epoch,
+            since,
             renewal: None,
             doubt: Doubt::new(now),
         });

@@ -167,6 +167,7 @@ struct Odd {
     stray_errors: u64,
     junk: u64,
     forbidden: u64,
+    other_session: u64,
 }
 
 /// After this long a transport that was told to close is given up.
@@ -352,6 +353,12 @@ impl Connection {
                 if let Some(count) = worth_a_line(&mut self.odd.forbidden) {
                     let method = Brief(method.as_str());
                     warn!(%server, count, %method, "request of a modern server; it is not answered");
+                }
+            }
+            Oddity::OtherSession(method) => {
+                if let Some(count) = worth_a_line(&mut self.odd.other_session) {
+                    let method = Brief(method.as_str());
+                    warn!(%server, count, %method, "request in a session that is lost; it is not answered");
                 }
             }
             Oddity::UnknownToken => debug!(%server, "progress with an unknown token"),

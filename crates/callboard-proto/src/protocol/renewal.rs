@@ -31,6 +31,13 @@ pub(super) struct Renewal<W> {
     pub(super) held: VecDeque<Submission<W>>,
 }
 
+impl<W> Renewal<W> {
+    /// The key of its request.
+    pub(super) fn key(&self) -> Key {
+        self.key
+    }
+}
+
 #[derive(Debug)]
 enum Subject {
     /// The server is to say that it speaks this version.
@@ -273,8 +280,11 @@ impl<W> Protocol<W> {
             return;
         };
         let epoch = ready.epoch + 1;
-        let held = ready.renewal.take().map(|renewal| renewal.held);
-        self.begin(&opened, epoch, now);
+        let (since, held) = match ready.renewal.take() {
+            Some(renewal) => (renewal.key, Some(renewal.held)),
+            None => (ready.since, None),
+        };
+        self.begin(&opened, epoch, since, now);
         self.effects.push_back(Effect::Renewed(opened));
         self.send_held(held);
     }

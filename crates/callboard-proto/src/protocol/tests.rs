@@ -197,6 +197,7 @@ fn describe(effect: &Effect<W>) -> String {
             Oddity::StrayError(error) => format!("stray error {}", error.code),
             Oddity::Junk(_) => "junk".to_owned(),
             Oddity::ForbiddenRequest(method) => format!("forbidden {method}"),
+            Oddity::OtherSession(method) => format!("of another session {method}"),
             Oddity::UnknownToken => "unknown token".to_owned(),
             Oddity::TooLarge(_) => "too large".to_owned(),
         },

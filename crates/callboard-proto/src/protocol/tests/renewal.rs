@@ -430,6 +430,104 @@ fn what_the_server_asked_ends_with_its_session() {
     assert_eq!(rig.drain(), [""; 0], "it would answer something else");
 }
 
+/// A connection that lost a session in which the calls 10 and 11 are in flight; its renewal, with key 20, is under way.
+fn with_calls_of_a_lost_session() -> Rig {
+    let mut rig = Rig::ready_for_all(Channel::Http, Era::Legacy);
+    // Keys are given in the order in which they are asked for, though not sent in it.
+    while rig.protocol.config.keys.fresh() < 19 {}
+    rig.submit(10, "a");
+    rig.submit(11, "b");
+    rig.event(Event::Refused(with_session(404, "")));
+    // Its key is older than the renewal, and it is sent after that.
+    rig.submit(12, "c");
+    rig.drain();
+    rig
+}
+
+// LHT-02: ids begin anew with a session, so that an answer in another would answer something else
+#[test]
+fn what_a_lost_session_asks_on_is_not_answered_in_the_next() {
+    let gone = [
+        "of another session ping",
+        "of another session elicitation/create",
+        "junk",
+    ];
+    let answered = |key: u64| {
+        [
+            "send answer \"p\" {}".to_owned(),
+            format!("pause {key}"),
+            format!("asked 0 ElicitationForm for {key}"),
+            "send answer \"m\" error -32602".to_owned(),
+            "junk".to_owned(),
+            "stop asked 0".to_owned(),
+            format!("resume {key}"),
+        ]
+    };
+    let talk = |rig: &mut Rig, origin| {
+        let form = json!({"message": "?", "requestedSchema": {"type": "object", "properties": {}}});
+        rig.asked(origin, "p", "ping", json!({}));
+        rig.asked(origin, 0, "elicitation/create", form);
+        rig.frame_from(
+            origin,
+            &json!({"jsonrpc": "2.0", "id": "m", "method": "ping", "params": 1}),
+        );
+        rig.frame_from(
+            origin,
+            &json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 0}}),
+        );
+        rig.drain()
+    };
+
+    let mut rig = with_calls_of_a_lost_session();
+    // 9 is a call that is over, whose stream goes on.
+    for origin in [Origin::Exchange(10), Origin::Exchange(9), Origin::Standing] {
+        assert_eq!(talk(&mut rig, origin), gone, "{origin:?}, while it is renewed");
+    }
+    // The handshake is of the next session.
+    rig.asked(Origin::Exchange(20), "p", "ping", json!({}));
+    assert_eq!(rig.drain(), ["send answer \"p\" {}"]);
+
+    rig.frame_from(Origin::Exchange(20), &initialized(20, "2025-11-25"));
+    rig.submit(21, "d");
+    rig.drain();
+    for key in [10, 1, 2] {
+        assert_eq!(talk(&mut rig, Origin::Exchange(key)), gone, "{key}, in the next");
+    }
+    for key in [12, 21] {
+        assert_eq!(talk(&mut rig, Origin::Exchange(key)), answered(key), "{key}");
+    }
+    rig.asked(Origin::Standing, "p", "ping", json!({}));
+    assert_eq!(rig.drain(), ["send answer \"p\" {}"]);
+
+    // What is asked in the next session is not stopped by the one before.
+    rig.asked(Origin::Exchange(12), 0, "roots/list", json!({}));
+    rig.drain();
+    assert_eq!(talk(&mut rig, Origin::Exchange(11)), gone);
+    rig.protocol.handle_reply(
+        &RequestId::Number(0),
+        Ok(&RawJson::new(Bytes::from_static(b"{}"))),
+    );
+    assert_eq!(rig.drain(), ["send answer 0 {}", "resume 12"]);
+    // The answer of a call of the lost session still counts.
+    rig.frame_from(Origin::Exchange(10), &answer(10));
+    assert_eq!(rig.drain(), ["settle a result"]);
+}
+
+#[test]
+fn a_cancelled_call_of_a_lost_session_is_told_to_no_other() {
+    let mut rig = with_calls_of_a_lost_session();
+    rig.protocol.handle_cancel(10, true, "gone", rig.now);
+    assert_eq!(rig.drain(), ["forget 10"]);
+    rig.frame_from(Origin::Exchange(20), &initialized(20, "2025-11-25"));
+    rig.drain();
+    rig.protocol.handle_cancel(11, false, "gone", rig.now);
+    rig.protocol.handle_cancel(12, true, "gone", rig.now);
+    assert_eq!(rig.drain(), ["abort 11", "forget 12", "send cancelled 12"]);
+    let how = Ended::AlreadySent;
+    rig.event(Event::Ended { key: 11, how });
+    assert_eq!(rig.drain(), [""; 0]);
+}
+
 // A connection may live for ever: its own ids do not run out
 #[test]
 fn sessions_can_be_lost_without_end_if_not_too_often() {
