@@ -94,13 +94,36 @@ impl Lines {
         if !self.may_read() {
             return None;
         }
-        while let Some(found) = memchr::memchr(b'\n', &self.buffer[self.searched..]) {
+        loop {
+            self.skip_blank();
+            let Some(found) = memchr::memchr(b'\n', &self.buffer[self.searched..]) else {
+                return self.drop_excess();
+            };
             let line = self.take(self.searched + found, 1);
             if line.is_some() {
                 return line;
             }
         }
-        self.drop_excess()
+    }
+
+    /// Drops the blank lines that come next, all in one go: a server may send nothing else.
+    fn skip_blank(&mut self) {
+        let at_start = self.searched == 0 && self.start.is_empty() && matches!(self.state, State::Reading);
+        if !at_start {
+            return;
+        }
+        let mut skipped = 0;
+        for (at, byte) in self.buffer.iter().enumerate() {
+            match byte {
+                // One that is too long is told of like any other.
+                b'\n' if at - skipped <= self.limit => skipped = at + 1,
+                byte if byte.is_ascii_whitespace() && *byte != b'\n' => {}
+                _ => break,
+            }
+        }
+        if skipped > 0 {
+            self.buffer.advance(skipped);
+        }
     }
 
     /// The last line, where the stream ended without a line end; to be called when `next` has no more.

@@ -101,10 +101,18 @@ impl Sse {
         reason = "an iterator would end where this only waits"
     )]
     pub fn next(&mut self) -> Option<SseItem> {
+        let mut steps = usize::MAX;
+        self.next_within(&mut steps)
+    }
+
+    /// The same by one who has other things to do: each line takes a step, a run of blank ones too.
+    ///
+    /// `None` with no step left says that there may be more to take; nothing is to be pushed before it is taken.
+    pub fn next_within(&mut self, steps: &mut usize) -> Option<SseItem> {
         if !self.start() {
             return None;
         }
-        loop {
+        while *steps > 0 {
             if self.after_cr && !self.input.is_empty() {
                 self.after_cr = false;
                 if self.input[0] == b'\n' {
@@ -114,12 +122,14 @@ impl Sse {
             let Some(length) = memchr::memchr2(b'\r', b'\n', &self.input) else {
                 return self.keep_start_of_line();
             };
+            *steps -= 1;
             self.after_cr = self.input[length] == b'\r';
             let line = self.take_line(length);
             if let Some(item) = line.and_then(|line| self.line(&line)) {
                 return Some(item);
             }
         }
+        None
     }
 
     /// Deals with the byte order mark that may come first; false while that is open.
@@ -173,6 +183,7 @@ impl Sse {
     /// What a line means; a blank one ends the event.
     fn line(&mut self, line: &Bytes) -> Option<SseItem> {
         if line.is_empty() {
+            self.skip_blank();
             return std::mem::take(&mut self.event).finish().map(SseItem::Event);
         }
         if self.event.skipped || line[0] == b':' {
@@ -191,6 +202,16 @@ impl Sse {
             _ => {}
         }
         None
+    }
+
+    /// Drops the blank lines behind one, which end nothing.
+    fn skip_blank(&mut self) {
+        let run = self.input.iter().take_while(|byte| b"\r\n".contains(byte));
+        let run = run.count();
+        if run > 0 {
+            self.after_cr = self.input[run - 1] == b'\r';
+            self.input.advance(run);
+        }
     }
 
     fn skip_event(&mut self) -> Option<SseItem> {
@@ -371,6 +392,32 @@ mod tests {
             panic!()
         };
         assert_eq!(event.data.as_ptr(), chunk[22..].as_ptr());
+    }
+
+    // FR-013: what is no event takes time too
+    #[test]
+    fn lines_are_gone_through_as_far_as_the_steps_allow() {
+        for (line, blank) in [
+            ("\n", true),
+            ("\r", true),
+            ("\r\n", true),
+            (":\n", false),
+            ("x\n", false),
+        ] {
+            let mut sse = Sse::new(10_000);
+            sse.push(Bytes::from(line.repeat(1_000) + "\ndata: a\n\n"));
+            let mut steps = 10;
+
+            let first = sse.next_within(&mut steps);
+
+            if blank {
+                assert_eq!((first, steps), (Some(event("a")), 7), "{line:?}");
+            } else {
+                assert_eq!((first, steps), (None, 0), "{line:?}");
+                assert_eq!(sse.next(), Some(event("a")), "{line:?}");
+            }
+            assert_eq!(sse.next(), None);
+        }
     }
 
     #[test]

@@ -28,6 +28,7 @@ mod decode;
 mod dial;
 mod download;
 mod errand;
+mod events;
 mod exchange;
 mod fault;
 mod fetch;

@@ -20,6 +20,7 @@ mod inbox;
 pub mod memory;
 pub mod stdio;
 pub mod stream;
+mod turn;
 pub mod unix;
 
 use callboard_proto::wire::{Command, Down, Event};

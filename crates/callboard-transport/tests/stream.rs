@@ -10,11 +10,19 @@ use callboard_transport::Link;
 use callboard_transport::stream::{self, StreamConfig};
 use callboard_transport::unix::{self, UnixConfig};
 use seam::{Delivered, Mark, abort, close, events, local, send};
+use std::cell::Cell;
 use std::fs;
+use std::io;
 use std::path::PathBuf;
+use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, BufWriter, DuplexStream, duplex};
+use tokio::io::{
+    AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader, BufWriter, DuplexStream, ReadBuf,
+    duplex,
+};
 use tokio::net::{UnixDatagram, UnixListener, UnixSocket, UnixStream};
 use tokio::time::{Instant, timeout};
 
@@ -216,6 +224,60 @@ async fn peer_that_closes_without_having_read_all_has_hung_up_too() {
         assert_eq!(socket.delivered.down().await, Down::HungUp);
     })
     .await;
+}
+
+// FR-013: blank lines make no events, so that no credit stops who reads them.
+#[tokio::test]
+async fn blank_lines_leave_others_their_turns() {
+    for line in ["\n", "\r\n", " \t\n"] {
+        local(async {
+            let read = Rc::new(Cell::new(0));
+            let blank = Blank {
+                line: line.as_bytes(),
+                read: read.clone(),
+            };
+            let (events, mut delivered) = events();
+            let (_far, write) = duplex(1);
+            let _link = stream::open(&StreamConfig::default(), blank, write, events);
+            delivered.up().await;
+
+            for turns in 1..=100 {
+                tokio::task::yield_now().await;
+                assert!(
+                    read.get() <= turns * (256 << 10),
+                    "{line:?}: {} in {turns} turns",
+                    read.get()
+                );
+            }
+
+            assert!(read.get() > 1 << 20, "{line:?}: {}", read.get());
+        })
+        .await;
+    }
+}
+
+/// A stream of nothing but blank lines, which are always at hand.
+struct Blank {
+    line: &'static [u8],
+    read: Rc<Cell<usize>>,
+}
+
+impl AsyncRead for Blank {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        // It ends at some time, so that who reads on and on fails a test and does not hang it.
+        if self.read.get() < 1 << 28 {
+            let lines = self
+                .line
+                .repeat(buffer.remaining().min(64 << 10) / self.line.len());
+            buffer.put_slice(&lines);
+            self.read.set(self.read.get() + lines.len());
+        }
+        Poll::Ready(Ok(()))
+    }
 }
 
 // FR-013: one thread serves many connections.

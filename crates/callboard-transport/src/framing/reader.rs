@@ -3,6 +3,7 @@
 use super::Remote;
 use crate::Events;
 use crate::inbox::Inbox;
+use crate::turn::Turn;
 use callboard_proto::lines::{Line, Lines};
 use callboard_proto::wire::{Down, Event};
 use std::pin::pin;
@@ -51,11 +52,13 @@ impl<I: AsyncRead + Unpin, R: Remote> Reader<I, R> {
         let mut inbox = Inbox::new(self.events.clone());
         let mut rest: Option<Rest> = None;
         let mut over = pin!(over);
+        let mut turn = Turn::new();
         loop {
             tokio::select! {
                 biased;
-                read = self.input.read_buf(self.lines.buffer()) => {
+                read = self.input.read_buf(self.lines.buffer()), if !turn.is_over() => {
                     let length = read.map_err(|error| self.remote.unreadable(&error))?;
+                    turn.took(length);
                     while let Some(line) = self.lines.next() {
                         self.take(line, &mut inbox).await?;
                     }
@@ -74,6 +77,8 @@ impl<I: AsyncRead + Unpin, R: Remote> Reader<I, R> {
                     rest = Some(Rest { until: Instant::now() + OTHER_END, bytes: AFTER_END });
                 }
                 () = patience(rest.as_ref()), if rest.is_some() => break,
+                // Last, so that what is above is looked at once a turn, however much there is to read.
+                () = turn.pass(), if turn.is_over() => {}
             }
         }
         if let Some(line) = self.lines.finish() {

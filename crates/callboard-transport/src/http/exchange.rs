@@ -11,12 +11,14 @@ use super::content::{self, Content};
 use super::cursor::{Cursor, End};
 use super::download::{Download, Torn};
 use super::errand::Gate;
+use super::events::EventStream;
 use super::request::Letter;
 use super::{LARGE, Shared, fault, refusal};
 use crate::BATCH;
+use crate::turn::Turn;
 use bytes::Bytes;
 use callboard_proto::pieces::Pieces;
-use callboard_proto::sse::{Sse, SseEvent, SseItem};
+use callboard_proto::sse::{SseEvent, SseItem};
 use callboard_proto::wire::{Down, Ended, Event, Key, Origin};
 use callboard_proto::{Frame, Junk, Method, RequestId};
 use futures_util::FutureExt;
@@ -152,18 +154,18 @@ impl<'a> Exchange<'a> {
     }
 
     /// Delivers the messages of an event stream until it ends.
-    async fn read_events(&mut self, mut body: Download) -> Ending {
-        let mut sse = Sse::new(self.shared.frame_limit);
+    async fn read_events(&mut self, body: Download) -> Ending {
+        let mut stream = EventStream::new(body, self.shared.frame_limit);
         let mut last_call = None;
         loop {
             // What is at hand goes into the same batch.
-            let next = match body.frame().now_or_never() {
+            let next = match stream.next().now_or_never() {
                 Some(next) => next,
                 None => {
                     self.flush().await;
                     match last_call {
-                        None => body.frame().await,
-                        Some(until) => match timeout_at(until, body.frame()).await {
+                        None => stream.next().await,
+                        Some(until) => match timeout_at(until, stream.next()).await {
                             Ok(next) => next,
                             // All has come; a server that leaves its stream open after that holds it for nothing.
                             Err(_) => return Ending::Final(Ended::Clean),
@@ -171,27 +173,18 @@ impl<'a> Exchange<'a> {
                     }
                 }
             };
-            let data = match next {
-                None if self.answered => return Ending::Final(Ended::Clean),
-                None => return Ending::Early(Ended::Clean),
-                Some(Err(error)) if self.answered => return Ending::Final(fault::of_body(&error)),
-                Some(Err(error)) => return Ending::Early(fault::of_body(&error)),
-                Some(Ok(frame)) => match frame.into_data() {
-                    Ok(data) => data,
-                    Err(_trailers) => continue,
-                },
-            };
-            sse.push(data);
-            while let Some(item) = sse.next() {
-                match item {
-                    SseItem::Event(event) => self.take_event(event).await,
-                    SseItem::Retry(pause) => {
-                        if let Some(cursor) = &mut self.cursor {
-                            cursor.pauses.asked = Some(pause);
-                        }
+            match next {
+                Ok(None) if self.answered => return Ending::Final(Ended::Clean),
+                Ok(None) => return Ending::Early(Ended::Clean),
+                Err(error) if self.answered => return Ending::Final(fault::of_body(&error)),
+                Err(error) => return Ending::Early(fault::of_body(&error)),
+                Ok(Some(SseItem::Event(event))) => self.take_event(event).await,
+                Ok(Some(SseItem::Retry(pause))) => {
+                    if let Some(cursor) = &mut self.cursor {
+                        cursor.pauses.asked = Some(pause);
                     }
-                    SseItem::TooLarge { .. } => return Ending::Final(self.too_large().await),
                 }
+                Ok(Some(SseItem::TooLarge { .. })) => return Ending::Final(self.too_large().await),
             }
             if self.answered && last_call.is_none() {
                 last_call = Some(Instant::now() + ANSWERED_LIMIT);
@@ -350,10 +343,12 @@ async fn whole(body: &mut Download, limit: usize) -> Result<Bytes, Broken> {
     }
     let mut single = Bytes::new();
     let mut pieces = Pieces::default();
+    let mut turn = Turn::new();
     while let Some(frame) = body.frame().await {
-        let Ok(data) = frame.map_err(Broken::Off)?.into_data() else {
-            continue;
-        };
+        // Trailers are of no interest.
+        let data = frame.map_err(Broken::Off)?.into_data().unwrap_or_default();
+        turn.took(data.len());
+        turn.pass().await;
         if data.len() > limit - single.len().max(pieces.len()) {
             return Err(Broken::TooLarge);
         }

@@ -18,16 +18,16 @@ use super::content::{self, Content};
 use super::cursor::{Cursor, End, RARELY};
 use super::download::Download;
 use super::errand::{self, Gate, Latch};
+use super::events::EventStream;
 use super::fault::Fault;
 use super::session::Session;
 use super::{LARGE, Shared, refusal};
 use crate::inbox::Inbox;
 use bytes::Bytes;
 use callboard_proto::Frame;
-use callboard_proto::sse::{Sse, SseEvent, SseItem};
+use callboard_proto::sse::{SseEvent, SseItem};
 use futures_util::FutureExt;
 use http::{Response, StatusCode};
-use http_body_util::BodyExt;
 use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
@@ -128,42 +128,36 @@ impl Standing {
     }
 
     /// Delivers what comes until the stream ends, in whichever way.
-    async fn read(&mut self, mut body: Download) -> End {
+    async fn read(&mut self, body: Download) -> End {
         let since = Instant::now();
         let mut end = End::Empty;
-        let mut sse = Sse::new(self.shared.frame_limit);
+        let mut stream = EventStream::new(body, self.shared.frame_limit);
         loop {
             // What is at hand goes into the same batch.
-            let next = match body.frame().now_or_never() {
+            let next = match stream.next().now_or_never() {
                 Some(next) => next,
                 None => {
                     self.inbox.flush().await;
-                    body.frame().await
+                    stream.next().await
                 }
             };
-            let Some(Ok(frame)) = next else {
+            let Ok(Some(item)) = next else {
                 break;
             };
-            let Ok(data) = frame.into_data() else {
-                continue; // trailers
-            };
-            sse.push(data);
-            while let Some(item) = sse.next() {
-                match item {
-                    SseItem::Event(event) => {
-                        let is_message = content::is_message(&event);
-                        if is_message {
-                            end = End::Used;
-                        } else if end == End::Empty {
-                            end = End::Idle;
-                        }
-                        self.take(event, is_message).await;
+            match item {
+                SseItem::Event(event) => {
+                    let is_message = content::is_message(&event);
+                    if is_message {
+                        end = End::Used;
+                    } else if end == End::Empty {
+                        end = End::Idle;
                     }
-                    SseItem::Retry(pause) => self.cursor.pauses.asked = Some(pause),
-                    // It answers no request, so that none is ended for it.
-                    SseItem::TooLarge { limit } => {
-                        warn!(server = %self.shared.name, limit, "message above the size limit skipped");
-                    }
+                    self.take(event, is_message).await;
+                }
+                SseItem::Retry(pause) => self.cursor.pauses.asked = Some(pause),
+                // It answers no request, so that none is ended for it.
+                SseItem::TooLarge { limit } => {
+                    warn!(server = %self.shared.name, limit, "message above the size limit skipped");
                 }
             }
         }

@@ -3,6 +3,7 @@
 //! Nothing in it is taken as a sign of failure (STD-03).
 
 use super::reaper::{Fate, over};
+use crate::turn::Turn;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -78,17 +79,20 @@ pub(super) fn drain(
             line: Vec::new(),
         };
         let mut buffer = vec![0; LINE];
+        let mut turn = Turn::new();
         loop {
             tokio::select! {
                 biased;
-                read = pipe.read(&mut buffer) => match read {
+                read = pipe.read(&mut buffer), if !turn.is_over() => match read {
                     Ok(0) | Err(_) => break,
                     Ok(length) => {
+                        turn.took(length);
                         tail.push(&buffer[..length]);
                         log.push(&buffer[..length]);
                     }
                 },
                 () = &mut after_end => break,
+                () = turn.pass(), if turn.is_over() => {}
             }
         }
         log.flush();

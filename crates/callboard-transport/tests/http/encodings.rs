@@ -1,7 +1,8 @@
 //! Compressed answers: read as they come, bounded by what they stand for, and told by name when they are unusable.
 
 use crate::rig::{
-    Client, PROGRESS, PROGRESS_SHOWN, Server, Steps, events, json, local, modern, result, result_of, shown,
+    Client, PROGRESS, PROGRESS_SHOWN, Server, Steps, counting_turns, events, json, local, modern, result,
+    result_of, shake_hands, shown, start,
 };
 use async_compression::Level;
 use async_compression::tokio::write::{BrotliEncoder, GzipEncoder, ZstdEncoder};
@@ -10,6 +11,7 @@ use callboard_proto::wire::{Ended, Event};
 use std::rc::Rc;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::sync::Notify;
+use tokio::task::yield_now;
 
 const CODINGS: [&str; 3] = ["gzip", "br", "zstd"];
 
@@ -123,6 +125,117 @@ async fn the_limit_is_for_what_a_body_stands_for() {
         }
     })
     .await;
+}
+
+/// What may fill an event stream and is no message.
+const FLOODS: [&str; 8] = [
+    "\n",
+    "\r",
+    "\r\n",
+    ":\n",
+    "x\n",
+    "data\n\n",
+    "id:1\n\n",
+    "retry:1\n",
+];
+
+/// How much of it comes, and the turns that others must have while it is read: one for each 64 KiB, or some less.
+const FLOOD: usize = 1 << 20;
+const TURNS: usize = 12;
+
+// FR-013: a few kilobytes stand for it, so that nothing of it is ever waited for
+#[tokio::test]
+async fn what_is_no_message_leaves_others_their_turns() {
+    for flood in FLOODS {
+        let flood = flood.repeat(FLOOD / flood.len());
+        let event = |data: &str| format!("data: {data}\n\n");
+        for coding in CODINGS {
+            local(async {
+                let [body] = pieces(
+                    coding,
+                    [&[&event(PROGRESS), &*flood, &event(&result(1))].concat()],
+                )
+                .await;
+                let server = Server::start([compressed(200, "text/event-stream", coding, body)]).await;
+                let mut client = Client::open(&server);
+
+                client.call(1, modern("tools/call"));
+
+                assert_leaves_turns(&mut client, &flood).await;
+            })
+            .await;
+        }
+        let body = [&event(PROGRESS), &*flood, &event(PROGRESS)].concat();
+        local(async {
+            let [body] = pieces("gzip", [&body]).await;
+            let (_server, mut client) = start([], [compressed(200, "text/event-stream", "gzip", body)]).await;
+            shake_hands(&mut client).await;
+            assert_leaves_turns(&mut client, &flood).await;
+        })
+        .await;
+        local(async {
+            let [body] = pieces("gzip", [&["event: endpoint\ndata: /post\n\n", &body].concat()]).await;
+            let stream = compressed(200, "text/event-stream", "gzip", body);
+            let server = Server::with_streams([], [stream]).await;
+            let mut client = Client::over_sse(&server, |_| {});
+            assert_leaves_turns(&mut client, &flood).await;
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn a_body_of_blanks_leaves_others_their_turns() {
+    for coding in CODINGS {
+        local(async {
+            let text = " ".repeat(FLOOD) + &result(1);
+            let [body] = pieces(coding, [&text]).await;
+            let server = Server::start([compressed(200, "application/json", coding, body)]).await;
+            let mut client = Client::open(&server);
+
+            client.call(1, modern("tools/call"));
+
+            let (frames, turns) = counting_turns(client.frames_of(1)).await;
+            assert_eq!(frames, [result_of(1)]);
+            assert!(turns >= TURNS, "{coding}: {turns} turns");
+        })
+        .await;
+    }
+}
+
+// The last byte of a large message makes it one; all before that has been taken by then.
+#[tokio::test]
+async fn a_large_message_is_scanned_while_the_thread_goes_on() {
+    for (content_type, start, end) in [
+        ("application/json", "", ""),
+        ("text/event-stream", "data: ", "\n\n"),
+    ] {
+        local(async {
+            let text = format!(r#"{start}{{"jsonrpc":"2.0","id":1,"result":{{"text":"{}""#, "x".repeat(16 << 20));
+            let [body, rest] = pieces("gzip", [&text, &format!("}}}}{end}")]).await;
+            let go = Rc::new(Notify::new());
+            let head = format!(
+                "HTTP/1.1 200 OK\r\nContent-Type: {content_type}\r\nContent-Encoding: gzip\r\nContent-Length: {}\r\n\r\n",
+                body.len() + rest.len()
+            );
+            let script = Steps::new(head).then_bytes(body).wait(&go).then_bytes(rest);
+            let mut server = Server::start([script]).await;
+            let mut client = Client::open(&server);
+            client.call(1, modern("tools/call"));
+            server.request().await;
+            for _ in 0..20_000 {
+                yield_now().await;
+            }
+
+            go.notify_one();
+            let (frames, turns) = counting_turns(client.frames_of(1)).await;
+
+            assert_eq!(frames, [result_of(1)]);
+            // Scanned here, it is there after a handful.
+            assert!(turns > 100, "{content_type}: {turns} turns");
+        })
+        .await;
+    }
 }
 
 #[tokio::test]
@@ -257,6 +370,15 @@ async fn identity_is_no_coding() {
 }
 
 // ---- helpers ----
+
+/// Of two messages with a flood in between: it is read a turn at a time.
+async fn assert_leaves_turns(client: &mut Client, flood: &str) {
+    let first = client.event().await.unwrap();
+    assert_eq!(shown(&[first]), [PROGRESS_SHOWN]);
+    let (second, turns) = counting_turns(client.event()).await;
+    shown(&[second.unwrap()]);
+    assert!(turns >= TURNS, "{:?}: {turns} turns", &flood[..8]);
+}
 
 fn compressed(status: u16, content_type: &str, coding: &str, body: Vec<u8>) -> Steps {
     Steps::new(format!(

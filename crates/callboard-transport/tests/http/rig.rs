@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc};
-use tokio::task::{LocalSet, spawn_local};
+use tokio::task::{LocalSet, spawn_local, yield_now};
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
@@ -511,6 +511,21 @@ pub(crate) async fn unbound_port() -> u16 {
 
 pub(crate) async fn local(test: impl Future<Output = ()>) {
     LocalSet::new().run_until(test).await;
+}
+
+/// Waits for a future, and counts the turns that others on this thread have meanwhile.
+pub(crate) async fn counting_turns<T>(future: impl Future<Output = T>) -> (T, usize) {
+    let turns = Rc::new(Cell::new(0));
+    let counted = turns.clone();
+    let counter = spawn_local(async move {
+        loop {
+            yield_now().await;
+            counted.set(counted.get() + 1);
+        }
+    });
+    let output = soon(future).await;
+    counter.abort();
+    (output, turns.get())
 }
 
 pub(crate) async fn soon<T>(future: impl Future<Output = T>) -> T {

@@ -4,24 +4,21 @@ use super::posts::Posts;
 use crate::Events;
 use crate::http::Shared;
 use crate::http::content::{self, Content};
-use crate::http::download::{Download, Torn};
+use crate::http::download::Torn;
+use crate::http::events::EventStream;
 use crate::http::fault::{self, Fault};
 use crate::inbox::Inbox;
 use callboard_proto::Brief;
-use callboard_proto::sse::{Sse, SseEvent, SseItem};
+use callboard_proto::sse::{SseEvent, SseItem};
 use callboard_proto::wire::{Down, Ended, Event, StreamFailure};
 use futures_util::FutureExt;
-use http_body_util::BodyExt;
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::time::timeout;
 use url::Url;
 
 /// An open stream, and what has been read of it.
-pub(super) struct Stream {
-    body: Download,
-    sse: Sse,
-}
+pub(super) struct Stream(EventStream);
 
 impl Stream {
     /// Asks for the stream and waits for its first event: where messages are to be posted (SSE-01).
@@ -59,10 +56,7 @@ impl Stream {
         }
         let (head, body) = answer.into_parts();
         match Content::of(&head, &body) {
-            Ok(Content::EventStream) => Ok(Self {
-                body,
-                sse: Sse::new(shared.frame_limit),
-            }),
+            Ok(Content::EventStream) => Ok(Self(EventStream::new(body, shared.frame_limit))),
             Ok(Content::Json) => Err(StreamFailure::NotOne("JSON, expected an event stream".to_owned())),
             Err(text) => Err(StreamFailure::NotOne(text)),
         }
@@ -129,25 +123,11 @@ impl Stream {
 
     /// The next item; `None` at the end of the stream. What is in `inbox` goes out before this waits.
     async fn next(&mut self, inbox: &mut Inbox) -> Result<Option<SseItem>, Torn> {
-        loop {
-            if let Some(item) = self.sse.next() {
-                return Ok(Some(item));
-            }
-            let frame = match self.body.frame().now_or_never() {
-                Some(frame) => frame,
-                None => {
-                    inbox.flush().await;
-                    self.body.frame().await
-                }
-            };
-            match frame.transpose()? {
-                None => return Ok(None),
-                Some(frame) => {
-                    // Trailers are of no interest.
-                    if let Ok(data) = frame.into_data() {
-                        self.sse.push(data);
-                    }
-                }
+        match self.0.next().now_or_never() {
+            Some(next) => next,
+            None => {
+                inbox.flush().await;
+                self.0.next().await
             }
         }
     }
