@@ -21,6 +21,8 @@ const SESSION: &str = "planted-session";
 const AUTHORIZATION: &str = "planted-authorization";
 const HEADER: &str = "planted-header";
 const PASSWORD: &str = "planted-password";
+/// `user:` and that, as it is sent.
+const BASIC: &str = "dXNlcjpwbGFudGVkLXBhc3N3b3Jk";
 const QUERY: &str = "planted-query";
 const ENVIRONMENT: &str = "planted-environment";
 const ANSWER: &str = "planted-answer";
@@ -294,6 +296,113 @@ async fn no_secret_is_told_of_what_http_servers_refuse_break_off_or_cannot_be_as
     check(&told, &received, &[ARGUMENT, AUTHORIZATION, QUERY]);
 }
 
+// SEC-10: what we sent, in the mouth of the server that refuses it
+#[tokio::test]
+async fn no_secret_is_told_that_a_server_repeats() {
+    let bearer = format!("Bearer {AUTHORIZATION}");
+    let with_token: &[&str] = &[&bearer, AUTHORIZATION, HEADER, QUERY];
+    let with_session = [with_token, &[SESSION]].concat();
+    let with_user: &[&str] = &[BASIC, PASSWORD, QUERY];
+    for (is_legacy, has_token, repeated) in [
+        (false, true, with_token),
+        (false, false, with_user),
+        (true, true, &with_session),
+    ] {
+        let mut router = match is_legacy {
+            true => Router::legacy(Some(SESSION)),
+            false => Router::modern(),
+        };
+        let mut refused = 0;
+        for secret in repeated {
+            let text = format!("the one of {secret}, is busy");
+            let error = json!({"jsonrpc": "2.0", "id": null, "error": {"code": -32000, "message": text}});
+            let page = format!("<title>{text}</title>");
+            let late = format!("<style>{}</style>{text}", " ".repeat(4060));
+            for (status, kind, body) in [
+                (403, "text/plain", &text),
+                (409, "text/plain", &text),
+                (429, "text/plain", &text),
+                (500, "text/plain", &text),
+                (502, "text/html", &page),
+                (502, "text/html", &late),
+                (403, "application/json", &error.to_string()),
+                (500, "application/json", &error.to_string()),
+            ] {
+                router = router.on(
+                    "tools/call",
+                    HttpStep::respond(status, [("Content-Type", kind)], body.clone()),
+                );
+                refused += 1;
+            }
+        }
+        let server = HttpScript::start(router).await.unwrap();
+        let url = secret_url(&server);
+
+        let told_of = watched(async |seen| {
+            let config = ServerConfig::http("server", &url).unwrap();
+            let config = match has_token {
+                true => config
+                    .header("Authorization", &bearer)
+                    .header("X-Api-Key", HEADER),
+                false => config,
+            };
+            let (hub, client) = local_hub(seen, config);
+            seen.debug(&client.ready().within(secs(10)).await.unwrap());
+            for _ in 0..refused {
+                let error = call(&client).await.unwrap_err();
+                assert!(told(&error).contains("the one of"), "{error}");
+                seen.error(&error);
+            }
+            last_words(seen, &hub, &client);
+            end(hub, &[]).await;
+        })
+        .await;
+
+        let received = format!("{:?}", server.requests());
+        let planted: Vec<_> = repeated
+            .iter()
+            .copied()
+            .filter(|secret| *secret != PASSWORD)
+            .collect();
+        check(&told_of, &received, &planted);
+        told_of.has_none_of(BASIC);
+    }
+}
+
+// SEC-10: what the way to a server needs
+#[tokio::test]
+async fn no_secret_is_told_of_a_proxy_and_a_client_certificate() {
+    let closed = HttpScript::start(Router::new()).await.unwrap();
+    let proxy = secret_url(&closed);
+    drop(closed);
+    let own = rcgen::generate_simple_self_signed(["client.example".to_owned()]).unwrap();
+    let key = own.signing_key.serialize_pem();
+
+    let told = watched(async |seen| {
+        let config = || ServerConfig::http("server", "https://docs.example/mcp").unwrap();
+        seen.error(&config().client_certificate(&key, &key).unwrap_err());
+        seen.error(&config().ca_certificate(&key).unwrap_err());
+        let socks = proxy.replace("http:", "socks5:");
+        seen.error(&config().proxy(&socks).unwrap_err());
+        let config = config().client_certificate(own.cert.pem(), &key).unwrap();
+        let (hub, client) = local_hub(seen, config.proxy(&proxy).unwrap());
+        let ready = client.ready().within(secs(10)).or_first_failure();
+        let error = ready.await.unwrap_err();
+        assert!(format!("{error}").contains("through the proxy"), "{error}");
+        seen.error(&error);
+        seen.error(&call(&client).await.unwrap_err());
+        last_words(seen, &hub, &client);
+        end(hub, &[]).await;
+    })
+    .await;
+
+    check(&told, "", &[]);
+    told.has_none_of(BASIC);
+    for line in key.lines().filter(|line| !line.starts_with("-----")) {
+        told.has_none_of(line);
+    }
+}
+
 // The threaded form: all logs of a process of its own
 #[tokio::test]
 async fn no_secret_is_told_by_the_command_line_at_its_most_verbose() {
@@ -552,6 +661,15 @@ impl Seen {
 
     fn say(&self, text: &str) {
         self.texts.lock().unwrap().push(text.to_owned());
+    }
+
+    /// Neither a log nor anything else that was told holds this.
+    #[track_caller]
+    fn has_none_of(&self, secret: &str) {
+        let (logs, texts) = (self.logs.text(), self.texts.lock().unwrap());
+        for text in texts.iter().chain([&logs]) {
+            assert!(!text.contains(secret), "somebody tells: {text}");
+        }
     }
 
     fn debug(&self, value: &impl Debug) {

@@ -27,6 +27,7 @@ pub mod negotiate;
 pub mod pieces;
 pub mod protocol;
 pub mod revision;
+pub mod secrets;
 pub mod session;
 pub mod sse;
 pub mod wire;

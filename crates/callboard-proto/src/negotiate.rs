@@ -178,14 +178,14 @@ impl Reply {
     /// Reads an HTTP refusal: a JSON-RPC error in its body counts, whatever id it has (HTTP-09, ERA-06).
     #[must_use]
     pub fn from_refusal(refusal: &Refusal) -> Self {
-        match error_in(refusal) {
+        match refusal.error() {
             Some(error) => Self::Error(error, Some(refusal.status)),
             None => Self::Status(refusal.status),
         }
     }
 }
 
-/// The JSON-RPC error in the body of an HTTP refusal.
+/// The JSON-RPC error in the body of an HTTP refusal, to decide by; [`Refusal::error`] is the one to be shown.
 #[must_use]
 pub fn error_in(refusal: &Refusal) -> Option<ErrorObject> {
     match Frame::parse(refusal.body.clone()).next()? {

@@ -987,7 +987,7 @@ impl<W> Protocol<W> {
     }
 
     fn settle_refused(&mut self, key: Key, refusal: Refusal, now: Instant) {
-        match negotiate::error_in(&refusal) {
+        match refusal.error() {
             Some(error) if !refusal.is_before_execution() => self.settle_with_error(key, error, now),
             _ => self.settle(key, Outcome::Refused(refusal)),
         }

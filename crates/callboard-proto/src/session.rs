@@ -96,6 +96,7 @@ mod tests {
             retry_after: None,
             body: Bytes::copy_from_slice(body.as_bytes()),
             is_text: false,
+            secrets: Default::default(),
             had_session: true,
         }
     }

@@ -4,10 +4,11 @@
 //! travel in belong to `callboard-transport`.
 
 use crate::brief::{Brief, excerpt};
-use crate::frame::Frame;
+use crate::frame::{ErrorObject, Frame};
 use crate::method::Method;
 use crate::negotiate::error_in;
 use crate::revision::Era;
+use crate::secrets::Secrets;
 use bytes::Bytes;
 use std::fmt;
 use std::sync::Arc;
@@ -253,6 +254,8 @@ pub struct Refusal {
     pub had_session: bool,
     /// Whether the content type of the body says that it is for people: `text/…`.
     pub is_text: bool,
+    /// What was sent with what was refused; no text that is shown may repeat it.
+    pub secrets: Secrets,
 }
 
 impl Refusal {
@@ -267,14 +270,30 @@ impl Refusal {
     }
 
     /// What the body says to people: the message of a JSON-RPC error, or the beginning of a text or a web page. Empty
-    /// where it is anything else, which may be a payload.
+    /// where it is anything else, which may be a payload. What the client has sent is masked.
     #[must_use]
     pub fn said(&self) -> String {
-        match error_in(self) {
+        match self.error() {
             Some(error) => Brief(&error.message).to_string(),
-            None if self.is_text => excerpt(&self.body),
+            // Masked before it is cut, which might leave a part.
+            None if self.is_text => excerpt(
+                self.secrets
+                    .masked(&String::from_utf8_lossy(&self.body))
+                    .as_bytes(),
+            ),
             None => String::new(),
         }
+    }
+
+    /// The JSON-RPC error in the body, to be shown: in its message, what the client has sent is masked.
+    ///
+    /// Its `data` is for programs, which decide by it, and stays as the server gave it. So do the errors in answers
+    /// with status 200: there the server has taken the credentials, and speaks for what it runs.
+    #[must_use]
+    pub fn error(&self) -> Option<ErrorObject> {
+        let mut error = error_in(self)?;
+        error.message = self.secrets.masked(&error.message).into_owned();
+        Some(error)
     }
 }
 

@@ -81,9 +81,10 @@ pub enum CallErrorKind {
     Rpc {
         /// The JSON-RPC error code.
         code: i64,
-        /// The server's message; untrusted text.
+        /// The server's message; untrusted text. Where an HTTP status refuses the call, the credentials that it went out
+        /// with are masked in it; in an answer with status 200 it is as the server gave it.
         message: String,
-        /// `data` of the error, raw.
+        /// `data` of the error, raw and as the server gave it.
         data: Option<Box<RawValue>>,
     },
     /// The server broke the protocol.

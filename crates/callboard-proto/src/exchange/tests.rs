@@ -85,6 +85,7 @@ fn session_lost() -> Outcome {
         retry_after: None,
         body: Bytes::new(),
         is_text: false,
+        secrets: Default::default(),
         had_session: true,
     })
 }

@@ -433,6 +433,7 @@ fn the_end_of_an_exchange_without_an_answer_ends_its_request() {
             challenges: vec![],
             retry_after: None,
             is_text: false,
+            secrets: Default::default(),
             body: Bytes::from_static(body.as_bytes()),
             had_session: false,
         })

@@ -128,7 +128,8 @@ async fn run(shared: Rc<Shared>, letter: Letter, gate: Option<Gate>, latch: Opti
         }
         // Who refuses the first message of a session has hardly lost it; what it means shows with the next request.
         if letter.session.id().is_some() && letter.meta.method.as_ref() != Some(&Method::INITIALIZED) {
-            let refusal = refusal::read(&head, body, &letter.session).await;
+            let refusal =
+                refusal::read(&shared.target, &head, body, &letter.session, Some(&letter.meta)).await;
             if let Some(evidence) = shared.evidence(&letter.session, refusal) {
                 shared.events.send(vec![evidence]).await;
             }

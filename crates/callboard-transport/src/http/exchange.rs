@@ -118,7 +118,9 @@ impl<'a> Exchange<'a> {
         };
         let socket = sockets.keep(socket, head.version);
         if !head.status.is_success() {
-            return Ended::Refused(refusal::read(&head, body, &letter.session).await);
+            let Letter { session, meta, .. } = &letter;
+            let target = &self.shared.target;
+            return Ended::Refused(refusal::read(target, &head, body, session, Some(meta)).await);
         }
         if let Err(text) = letter.session.open(self.key, &head.headers) {
             return Ended::Unusable(text);
@@ -263,7 +265,7 @@ impl<'a> Exchange<'a> {
                 how = Ended::Lost(format!("the server answered {status}"));
             } else {
                 if !status.is_success() {
-                    let refusal = refusal::read(&head, body, &session).await;
+                    let refusal = refusal::read(&self.shared.target, &head, body, &session, None).await;
                     if let Some(evidence) = self.shared.evidence(&session, refusal) {
                         self.push(evidence).await;
                     }

@@ -3,9 +3,10 @@
 use super::Shared;
 use super::content;
 use super::download::Download;
+use super::request::Target;
 use super::session::Session;
 use bytes::BytesMut;
-use callboard_proto::wire::{Event, Refusal};
+use callboard_proto::wire::{Event, Refusal, SendMeta};
 use callboard_proto::{headers, session};
 use http::header::{DATE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderMap, StatusCode, response};
@@ -15,7 +16,15 @@ use std::time::{Duration, SystemTime};
 use tokio::time::timeout;
 
 /// What a server says that refuses something of this session; of its body what comes in time.
-pub(super) async fn read(head: &response::Parts, mut body: Download, session: &Session) -> Refusal {
+///
+/// `meta` is that of the message, where it is one that is refused.
+pub(super) async fn read(
+    target: &Target,
+    head: &response::Parts,
+    mut body: Download,
+    session: &Session,
+    meta: Option<&SendMeta>,
+) -> Refusal {
     let mut start = BytesMut::new();
     let read = async {
         while start.len() < REFUSAL_SIZE
@@ -36,6 +45,7 @@ pub(super) async fn read(head: &response::Parts, mut body: Download, session: &S
         body: start.freeze(),
         is_text: content::is_text(&head.headers),
         had_session: session.id().is_some(),
+        secrets: target.secrets(session, meta),
     };
     // Other signs of a loss may be wrong; a session that is left for them is ended all the same (FR-044).
     if head.status == StatusCode::NOT_FOUND && session::is_lost(&refusal) {

@@ -8,6 +8,7 @@ use super::session::Session;
 use super::upload::{Upload, Wire};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use callboard_proto::secrets::Secrets;
 use callboard_proto::wire::{Outgoing, SendMeta};
 use callboard_proto::{Era, headers};
 use http::header::{
@@ -92,6 +93,39 @@ impl Target {
     /// Nowhere, as text for a user.
     pub(super) fn url(&self) -> Result<Url, String> {
         redirect::url(&self.uri.borrow().clone()?)
+    }
+
+    /// What goes out with a message of `session` that is a secret, or may be one, in the forms that a server may
+    /// repeat: also without the scheme, and what Basic stands for. Values of the protocol's own headers are told.
+    pub(super) fn secrets(&self, session: &Session, meta: Option<&SendMeta>) -> Secrets {
+        let mut secrets = Vec::new();
+        let configured = self.headers.iter().filter(|(name, _)| **name != ACCEPT_ENCODING);
+        let configured = configured.map(|(_, value)| value);
+        for value in configured.chain(session.id()) {
+            // What is no text cannot be repeated in one.
+            if let Ok(value) = std::str::from_utf8(value.as_bytes()) {
+                secrets.push(value.to_owned());
+                if let Some((scheme, token)) = value.split_once(' ') {
+                    secrets.push(token.trim_start().to_owned());
+                    if scheme.eq_ignore_ascii_case("basic") {
+                        secrets.extend(pair_of_basic(token));
+                    }
+                }
+            }
+        }
+        let own = meta.and_then(|meta| meta.headers.as_deref());
+        secrets.extend(
+            own.unwrap_or_default()
+                .iter()
+                .filter(|(name, _)| !name.to_ascii_lowercase().starts_with("mcp-"))
+                .map(|(_, value)| value.clone()),
+        );
+        if let Ok(url) = self.url() {
+            let raw = url.query().unwrap_or_default().split('&');
+            secrets.extend(raw.map(|pair| pair.split_once('=').map_or(pair, |(_, value)| value).to_owned()));
+            secrets.extend(url.query_pairs().map(|(_, value)| value.into_owned()));
+        }
+        Secrets::of(secrets)
     }
 
     /// Sends all later requests to another address of the same origin, until [`Target::move_back`].
@@ -230,6 +264,22 @@ pub(super) fn basic_authorization(url: &Url) -> Option<HeaderValue> {
     let mut value = HeaderValue::from_str(&format!("Basic {}", STANDARD.encode(&pair))).ok()?;
     value.set_sensitive(true);
     Some(value)
+}
+
+/// User and password, together and apart.
+fn pair_of_basic(token: &str) -> Vec<String> {
+    let decoded = STANDARD.decode(token.trim()).ok();
+    let Some(pair) = decoded.and_then(|pair| String::from_utf8(pair).ok()) else {
+        return Vec::new();
+    };
+    let parts = pair.split_once(':');
+    let mut secrets: Vec<_> = parts
+        .iter()
+        .flat_map(|(user, password)| [user, password])
+        .map(|part| (*part).to_owned())
+        .collect();
+    secrets.push(pair);
+    secrets
 }
 
 fn percent_decoded(text: &str) -> Vec<u8> {

@@ -98,7 +98,7 @@ impl Standing {
         debug!(%server, %status, "the server has no standing stream");
         // To the first GET of a session many a server says 404 that has no such endpoint.
         if self.stood && !status.is_success() {
-            let refusal = refusal::read(&head, body, &self.session).await;
+            let refusal = refusal::read(&self.shared.target, &head, body, &self.session, None).await;
             if let Some(evidence) = self.shared.evidence(&self.session, refusal) {
                 self.inbox.push(evidence).await;
                 self.inbox.flush().await;

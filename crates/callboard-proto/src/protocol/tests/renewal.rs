@@ -87,6 +87,7 @@ fn with_session(status: u16, body: &str) -> Refusal {
         retry_after: None,
         body: Bytes::copy_from_slice(body.as_bytes()),
         is_text: false,
+        secrets: Default::default(),
         had_session: true,
     }
 }

@@ -102,7 +102,9 @@ async fn post(mut place: Place, letter: Letter, gate: Option<Gate>, answered: on
         }
         Some(Ok(answer)) => {
             let (head, body) = answer.into_parts();
-            Some(Ended::Refused(refusal::read(&head, body, &letter.session).await))
+            let Letter { session, meta, .. } = &letter;
+            let refusal = refusal::read(&shared.target, &head, body, session, Some(meta)).await;
+            Some(Ended::Refused(refusal))
         }
         Some(Err(fault)) => Some(fault.ended(&shared.target.authority, letter.wire.is_written())),
     };
