@@ -12,6 +12,7 @@ use super::cursor::{Cursor, End};
 use super::download::{Download, Torn};
 use super::errand::Gate;
 use super::events::EventStream;
+use super::fault::Fault;
 use super::request::Letter;
 use super::{LARGE, Shared, fault, refusal};
 use crate::BATCH;
@@ -250,10 +251,12 @@ impl<'a> Exchange<'a> {
             wire.set_between_streams(false);
             let (head, body) = match answer {
                 Ok(answer) => answer.into_parts(),
-                Err(fault) => {
-                    how = Ended::Lost(fault.text());
+                Err(Fault::Client(error)) => {
+                    how = Ended::Lost(Fault::Client(error).text());
                     continue;
                 }
+                // Where the server sends elsewhere it will do so again.
+                Err(fault) => return not_resumed(&fault.text()),
             };
             let status = head.status;
             if status.is_success() && matches!(Content::of(&head, &body), Ok(Content::EventStream)) {

@@ -209,6 +209,35 @@ async fn a_server_that_will_not_resume_is_asked_once() {
     .await;
 }
 
+// FR-057, HTTP-12: what is not followed once is not followed the next time
+#[tokio::test]
+async fn a_server_that_sends_elsewhere_for_the_rest_is_asked_once() {
+    local(async {
+        let other = Server::start([]).await;
+        let elsewhere = format!("http://{}/s3cret?token=s3cret", other.address);
+        for (status, to, words) in [
+            (307, elsewhere.as_str(), "another origin"),
+            (308, &elsewhere, "another origin"),
+            (303, "/elsewhere", "(303)"),
+            (307, "/mcp", "in a circle"),
+        ] {
+            let moved = answer(status, &format!("Location: {to}\r\n"), "");
+            let (mut server, mut client) = start([first_stream()], [no_standing_stream(), moved]).await;
+            call(&mut server, &mut client).await;
+            request_after_skips(&mut server).await;
+
+            let (_, how) = client.end_of(2).await;
+
+            assert_lost(&how, &["could not be taken up again", words]);
+            assert!(!format!("{how:?}").contains("s3cret"), "{how:?}");
+            skip(120).await;
+            assert!(requests(&mut server).is_empty(), "{status} to {to}");
+        }
+        assert_eq!(other.accepted.get(), 0);
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_call_that_nobody_waits_for_is_resumed_no_more() {
     local(async {
