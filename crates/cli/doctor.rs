@@ -312,7 +312,7 @@ fn advice(kind: &OpeningFailureKind, is_socket: bool) -> &'static str {
         OpeningFailureKind::Unauthorized | OpeningFailureKind::Forbidden => {
             "give credentials it accepts: --header 'Authorization: Bearer …', or `headers` in the configuration"
         }
-        OpeningFailureKind::Unavailable(_) => {
+        OpeningFailureKind::Unavailable(_) | OpeningFailureKind::NoEndpoint => {
             "the server is there but not well: look at its log, or try again later"
         }
         OpeningFailureKind::NotHttpSse => {

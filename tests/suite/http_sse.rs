@@ -316,6 +316,77 @@ async fn remembered_transport_that_is_gone_is_found_out_anew() {
     }
 }
 
+// ERA-13, 1.4: a stream that ends too early is no verdict, whatever led to it
+#[tokio::test]
+async fn stream_that_ends_before_its_endpoint_parks_no_server_that_worked() {
+    let streams = || {
+        [
+            HttpStep::sse([handshake("2024-11-05"), echoes(1)].concat()),
+            HttpStep::sse([]),
+            HttpStep::sse([handshake("2024-11-05"), echoes(1), vec![SseEvent::hold()]].concat()),
+        ]
+    };
+    for pinned in [true, false] {
+        let (found, server) = http("old", old_server(streams(), missing())).await;
+        let config = match pinned {
+            true => ServerConfig::sse("old", &server.url()).unwrap(),
+            false => found,
+        };
+        let (hub, client) = hub_of(config);
+        assert_echo(&client, "before").await;
+        let is_get = |name: &&String| name.starts_with("GET");
+        eventually("the empty stream", || {
+            said(&server).iter().filter(is_get).count() > 1
+        })
+        .await;
+
+        assert_echo(&client, "after").await;
+
+        let (view, sent) = (client.view(), said(&server));
+        end(hub, &[]).await;
+        assert_eq!(view.transport(), Some(TransportKind::HttpSse), "pinned: {pinned}");
+        // What was remembered is found out anew; what is configured is asked for again.
+        let second = sent.iter().rposition(|name| name.starts_with("GET")).unwrap();
+        let between = match pinned {
+            true => &sent[second - 1..second],
+            false => &sent[second - 3..second],
+        };
+        let expected = ["GET /mcp", "server/discover /mcp", "initialize /mcp"];
+        assert_eq!(between, &expected[..between.len()], "pinned: {pinned}");
+        assert_eq!(view.restarts, if pinned { 2 } else { 1 }, "pinned: {pinned}");
+    }
+}
+
+// ERA-10, ERA-13
+#[tokio::test]
+async fn first_stream_that_ends_before_its_endpoint_is_told_and_another_is_asked_for() {
+    let streams = [
+        HttpStep::sse([]),
+        HttpStep::sse([handshake("2024-11-05"), echoes(1), vec![SseEvent::hold()]].concat()),
+    ];
+    let (config, _server) = http("old", old_server(streams, missing())).await;
+    let (hub, client) = hub_of(config);
+
+    let failure = client
+        .ready()
+        .within(secs(10))
+        .or_first_failure()
+        .await
+        .unwrap_err();
+    assert_says(
+        &failure,
+        &[
+            "`old`",
+            "may recover",
+            "server/discover: HTTP status 404",
+            "initialize: HTTP status 404",
+            "GET: HTTP+SSE: a stream that ends before its `endpoint` event",
+        ],
+    );
+    assert_echo(&client, "after").await;
+    end(hub, &[]).await;
+}
+
 // ---- how it is spoken to ----
 
 // CAN-03: the notification is the cancellation; a POST that is let go would be none

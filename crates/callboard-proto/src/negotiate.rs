@@ -317,6 +317,11 @@ pub enum OpeningFailureKind {
         "the server has no HTTP+SSE stream (2024-11-05) there; check the URL, or leave the transport to be found out"
     )]
     NotHttpSse,
+    /// The stream of HTTP+SSE ended or stayed silent before it was one. May be tried again.
+    #[error(
+        "the HTTP+SSE stream (2024-11-05) of the server brought no endpoint to post to; it may recover, look at the server's log"
+    )]
+    NoEndpoint,
     /// No answer in time.
     #[error("no answer within {0:?}; look at the server's log or raise the start limit")]
     NoAnswer(Duration),
@@ -338,14 +343,14 @@ impl OpeningFailureKind {
             Self::Down(down) => down.is_configuration(),
             // An error may pass, and a server that has it may answer as a modern one then.
             Self::NotModern | Self::Refused => false,
-            Self::Unavailable(_) | Self::NoAnswer(_) | Self::Unreachable => false,
+            Self::Unavailable(_) | Self::NoEndpoint | Self::NoAnswer(_) | Self::Unreachable => false,
         }
     }
 
     /// Whether it says nothing of what the server speaks, so that what is remembered of it stands (ERA-13).
     #[must_use]
     pub fn is_transient(&self) -> bool {
-        matches!(self, Self::Unavailable(_) | Self::Unreachable)
+        matches!(self, Self::Unavailable(_) | Self::NoEndpoint | Self::Unreachable)
     }
 }
 
@@ -554,6 +559,9 @@ impl Opening {
             StreamFailure::Status(_) | StreamFailure::NotOne(_) => {
                 self.refused(before.unwrap_or(OpeningFailureKind::NotHttpSse))
             }
+            // ERA-13: no verdict, whatever the POST was refused with before, since the next stream may be one. But a
+            // newer server may well leave its standing stream there silent, so that memory is not relied on.
+            StreamFailure::Silent(_) => self.refused(OpeningFailureKind::NoEndpoint),
         }
     }
 

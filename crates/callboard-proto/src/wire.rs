@@ -364,6 +364,9 @@ pub enum StreamFailure {
     Unreachable(String),
     /// What came is no stream of HTTP+SSE; the text says what it is.
     NotOne(String),
+    /// It ended, or nothing came for too long, before the server had said what it is; the text says which. That may
+    /// happen to any server, and is no word of what it speaks.
+    Silent(String),
     /// The server names an endpoint that must not be posted to; the text says why.
     Endpoint(String),
 }
@@ -372,7 +375,7 @@ impl fmt::Display for StreamFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Status(status) => write!(f, "HTTP status {status}"),
-            Self::Unreachable(text) | Self::NotOne(text) => f.write_str(text),
+            Self::Unreachable(text) | Self::NotOne(text) | Self::Silent(text) => f.write_str(text),
             Self::Endpoint(text) => write!(f, "the endpoint that the server names is refused, {text}"),
         }
     }

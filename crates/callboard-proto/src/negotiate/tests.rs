@@ -95,6 +95,7 @@ fn kind(step: &Step) -> S {
             OpeningFailureKind::Unavailable(_) => "unavailable",
             OpeningFailureKind::NotMcp => "not mcp",
             OpeningFailureKind::NotHttpSse => "not http+sse",
+            OpeningFailureKind::NoEndpoint => "no endpoint",
             OpeningFailureKind::NoAnswer(_) => "no answer",
             OpeningFailureKind::Unreachable => "unreachable",
             OpeningFailureKind::Down(_) => "down",
@@ -431,6 +432,7 @@ fn answers_to_the_get_of_http_sse() {
         (F::Status(503),                    S::Fail("unavailable"),   S::Fail("unavailable"),   S::Fail("unavailable")),
         (F::Status(429),                    S::Fail("unavailable"),   S::Fail("unavailable"),   S::Fail("unavailable")),
         (F::NotOne("HTML".into()),          S::Fail("refused"),       anew(),                   S::Fail("not http+sse")),
+        (F::Silent("10 s".into()),          S::Fail("no endpoint"),   anew(),                   S::Fail("no endpoint")),
         (F::Unreachable("refused".into()),  S::Fail("unreachable"),   S::Fail("unreachable"),   S::Fail("unreachable")),
         (F::Endpoint("elsewhere".into()),   S::Fail("down"),          S::Fail("down"),          S::Fail("down")),
     ];
@@ -575,6 +577,7 @@ fn no_opening_goes_on_for_ever() {
         Input::Initialized(Reply::Status(404)),
         Input::Down(exited()),
         no_stream(StreamFailure::Status(404)),
+        no_stream(StreamFailure::Silent("10 s".into())),
     ] {
         for first in [Channel::Pipe, Channel::Http, Channel::HttpSse] {
             let now = at();
@@ -636,6 +639,7 @@ fn what_says_nothing_of_a_server_leaves_what_is_remembered_of_it() {
     let table = [
         (K::Unavailable(503), true),
         (K::Unreachable, true),
+        (K::NoEndpoint, true),
         (K::NoAnswer(Duration::ZERO), false),
         (K::Refused, false),
         (K::NotMcp, false),
@@ -962,4 +966,6 @@ fn what_may_pass_by_itself_is_no_fault_of_the_configuration() {
         let kind = OpeningFailureKind::Down(down);
         assert_eq!(kind.is_configuration(), expected, "{told}");
     }
+    assert!(!OpeningFailureKind::NoEndpoint.is_configuration());
+    assert!(OpeningFailureKind::NotHttpSse.is_configuration());
 }

@@ -135,6 +135,7 @@ async fn endpoint_at_another_origin_is_refused_and_gets_nothing() {
 async fn what_is_no_stream_of_this_transport_is_told() {
     use StreamFailure as F;
     let not_one = |failure: &F| matches!(failure, F::NotOne(_));
+    let silent = |failure: &F| matches!(failure, F::Silent(_));
     let status = |status: u16| move |failure: &F| *failure == F::Status(status);
     let typed = |kind: &str, body: &str| answer(200, &format!("Content-Type: {kind}\r\n"), body);
     type Is = Box<dyn Fn(&F) -> bool>;
@@ -180,7 +181,7 @@ async fn what_is_no_stream_of_this_transport_is_told() {
         (
             "an early end",
             events(": hi\n\n", Steps::end),
-            Box::new(not_one),
+            Box::new(silent),
             "ends before",
         ),
     ];
@@ -237,7 +238,7 @@ async fn endpoint_is_not_waited_for_for_ever() {
             let end = client.events.recv().await;
             tokio::time::resume();
 
-            let Some(Event::Down(Down::Stream(StreamFailure::NotOne(text)))) = end else {
+            let Some(Event::Down(Down::Stream(StreamFailure::Silent(text)))) = end else {
                 panic!("{end:?}")
             };
             assert_eq!(text, "no `endpoint` event within 10s");

@@ -33,7 +33,7 @@ impl Stream {
             Ok((stream, endpoint))
         };
         timeout(OPEN_LIMIT, opened).await.unwrap_or_else(|_| {
-            Err(StreamFailure::NotOne(format!(
+            Err(StreamFailure::Silent(format!(
                 "no `endpoint` event within {OPEN_LIMIT:?}"
             )))
         })
@@ -88,7 +88,7 @@ impl Stream {
                     )));
                 }
                 Ok(None) => {
-                    return Err(StreamFailure::NotOne(
+                    return Err(StreamFailure::Silent(
                         "a stream that ends before its `endpoint` event".to_owned(),
                     ));
                 }
