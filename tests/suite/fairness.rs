@@ -1,12 +1,14 @@
-//! A server that sends nothing but the largest lines, and another on the same thread.
+//! A server that sends nothing but the largest lines, or nothing that is a message at all, and another on the same
+//! thread.
 
-use crate::support::{end, http, in_memory, processes, secs};
+use crate::support::{assert_echo, end, http, in_memory, processes, secs, shell};
 use callboard::{Client, Hub, HubBuilder, ServerConfig};
 use callboard_testkit::{HttpStep, Router, Script, SseEvent};
 use futures_util::future::join_all;
 use serde_json::json;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// The limit for a line, the default one.
 const LIMIT: usize = 64 << 20;
@@ -82,6 +84,45 @@ async fn large_events_of_http_do_not_keep_another_server_from_answering() {
     assert_eq!(counts.len(), 4);
     assert!(counts.iter().all(|count| *count >= ANSWERS), "{counts:?}");
     end(hub, &[]).await;
+}
+
+// FR-013: what makes no event costs no credit
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn blank_lines_of_a_process_do_not_keep_another_server_from_answering() {
+    let mut script = Script::modern().expect("tools/call").notify(MARK, json!({}));
+    for line in ["\n", "\r\n", " \t\n"] {
+        script = script.repeat(line, LIMIT / line.len()).notify(MARK, json!({}));
+    }
+    let script = script.answer(callboard_testkit::results::text("done"));
+    let (config, server) = processes("large", &[script.serve()]);
+
+    let (hub, counts) = run(config).await;
+
+    assert_eq!(counts.len(), 3);
+    assert!(counts.iter().all(|count| *count >= ANSWERS), "{counts:?}");
+    end(hub, &[&server]).await;
+}
+
+// FR-013: neither its neighbours nor the end of the hub wait for a child that never stops
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hub_ends_while_a_process_writes_blank_lines() {
+    let (config, _server) = in_memory(Script::modern().serve());
+    let flood = shell("flood", "yes ''");
+    let hub = Hub::builder("suite", "1")
+        .arbiters(1)
+        .server(config)
+        .server(flood)
+        .start()
+        .unwrap();
+    let (other, flood) = (hub.client("mem").unwrap(), hub.client("flood").unwrap());
+
+    assert!(flood.ready().within(secs(1)).await.is_err(), "it never answers");
+    for _ in 0..ANSWERS {
+        assert_echo(&other, "meanwhile").await;
+    }
+
+    let ended = tokio::time::timeout(secs(30), hub.shutdown(Duration::ZERO)).await;
+    assert!(ended.is_ok(), "the hub does not end");
 }
 
 /// Makes the one call of the server `large`, and calls of another as long as that lasts, all on one arbiter. Gives how
