@@ -464,6 +464,31 @@ async fn headers_that_are_refused_again_are_the_callers_error_which_says_what_wa
     end(hub, &[]).await;
 }
 
+// HDR-05: half a character, or a number that no `f64` is, is no mark
+#[tokio::test]
+async fn tool_without_marks_is_listed_whatever_its_schema_holds() {
+    let schemas = [
+        r#"{"type":"object","properties":{"a":{"type":"string","description":"cut \ud83d"}}}"#,
+        r#"{"type":"object","properties":{"a":{"type":"number","maximum":1e400,"description":"\u00fc"}}}"#,
+    ];
+    let tools = schemas.map(|schema| format!(r#"{{"name":"t","inputSchema":{schema}}}"#));
+    for tool in tools {
+        let router = Router::modern().on_with("tools/list", move |request| {
+            let id = &request.body["id"];
+            let result =
+                format!(r#"{{"resultType":"complete","ttlMs":0,"cacheScope":"private","tools":[{tool}]}}"#);
+            let answer = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#);
+            HttpStep::respond(200, [("Content-Type", "application/json")], answer)
+        });
+        let (hub, client, _server) = open(router).await;
+
+        let tools = client.tools().await.unwrap();
+
+        assert_eq!(tools.iter().map(|tool| &*tool.name).collect::<Vec<_>>(), ["t"]);
+        end(hub, &[]).await;
+    }
+}
+
 #[tokio::test]
 async fn new_marks_that_the_arguments_do_not_fit_are_told_before_anything_is_sent_again() {
     let tools = [tool(

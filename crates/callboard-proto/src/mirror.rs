@@ -74,7 +74,9 @@ enum Fault {
     Place,
     #[error("there are more than {MAX_MARKS} `x-mcp-header`, the last")]
     TooMany,
-    #[error("the schema is too large or too deep to be searched for `x-mcp-header`,")]
+    #[error(
+        "the schema is too large or too deep, or has a number or text that cannot be held, to be searched for `x-mcp-header`,"
+    )]
     TooLarge,
 }
 
@@ -210,12 +212,40 @@ impl Field {
     }
 }
 
-/// Whether the text may have a member `x-mcp-header`: a cheap look before a costly one.
+/// Whether the text may have a member `x-mcp-header`: a cheap look before a costly one. Where there is none, whatever
+/// else the schema holds is of no concern here, be it large, deep, or more than a [`Value`] can hold (HDR-05).
 fn may_hold_marks(text: &[u8]) -> bool {
-    // Any letter of a name can be written as an escape.
-    [&b"x-mcp-header"[..], b"\\u"]
-        .iter()
-        .any(|part| memchr::memmem::find(text, part).is_some())
+    let holds = |part| memchr::memmem::find(text, part).is_some();
+    holds(MARK) || (holds(b"\\u") && holds_escaped_mark(text))
+}
+
+/// Any letter of a name can be written as an escape.
+fn holds_escaped_mark(text: &[u8]) -> bool {
+    let (mut rest, mut found) = (text, 0);
+    while let Some((byte, after)) = rest.split_first() {
+        let letter;
+        (letter, rest) = match (byte, after) {
+            (b'\\', [b'u', a, b, c, d, after @ ..]) => (ascii([*a, *b, *c, *d]), after),
+            (b'\\', [_, after @ ..]) => (None, after),
+            (byte, after) => (Some(*byte), after),
+        };
+        // Its first letter is nowhere else in it: a search that fails begins anew here or behind.
+        found = match letter {
+            Some(letter) if letter == MARK[found] => found + 1,
+            Some(letter) if letter == MARK[0] => 1,
+            _ => 0,
+        };
+        if found == MARK.len() {
+            return true;
+        }
+    }
+    false
+}
+
+/// The character that the digits of an escape stand for, if it is an ASCII one.
+fn ascii(digits: [u8; 4]) -> Option<u8> {
+    let code = u8::from_str_radix(std::str::from_utf8(&digits).ok()?, 16).ok()?;
+    code.is_ascii().then_some(code)
 }
 
 /// One walk over the schemas of a tool.
@@ -538,6 +568,9 @@ const MAPS: [&str; 5] = [
     "dependentSchemas",
     "dependencies",
 ];
+
+/// The member of a schema that is a mark.
+const MARK: &[u8; 12] = b"x-mcp-header";
 
 /// 2^53 - 1: the largest integer that a server may expect in a header.
 const MAX_INTEGER: &str = "9007199254740991";

@@ -460,3 +460,39 @@ proptest! {
         }
     }
 }
+
+// HDR-05: only marks make a tool invalid; a `Value` holds neither half a character nor such a number
+#[test]
+fn a_schema_without_marks_is_valid_whatever_else_it_holds() {
+    let deep = format!("{}{}", "[".repeat(500), "]".repeat(500));
+    let large = " ".repeat(MAX_SCHEMA);
+    let table = [
+        (r#""description":"cut \ud83d""#, None),
+        (r#""maximum":1e400,"description":"\u00fc""#, None),
+        (&format!(r#""enum":{deep},"description":"\u00fc""#), None),
+        (&format!(r#""description":"\u00fc"{large}"#), None),
+        // No name: an escaped backslash before the letters of an escape, and a letter that is no ASCII.
+        (r#""\\u0078-mcp-header":1e400"#, None),
+        (r#""\u0178-mcp-header":1e400"#, None),
+        (r#""x-mcp\u002dheader":"A","maximum":1e400"#, Some("too large")),
+        (
+            r#""\u0078\u002Dmcp-heade\u0072":"A","maximum":1e400"#,
+            Some("too large"),
+        ),
+        (r#""xx\u002dmcp-header":"A","maximum":1e400"#, Some("too large")),
+        (
+            r#""x-mcp-header":"A","description":"cut \ud83d""#,
+            Some("too large"),
+        ),
+        (r#""x-mcp\u002dheader":"""#, Some("is empty")),
+    ];
+    for (members, fault) in table {
+        let text = format!(r#"{{"properties":{{"a":{{{members},"type":"string"}}}}}}"#);
+        let found = Marks::of(&RawJson::new(text.clone().into()));
+        match (found, fault) {
+            (Ok(marks), None) => assert!(marks.is_empty(), "{text:.120}"),
+            (Err(invalid), Some(fault)) => assert!(invalid.to_string().contains(fault), "{invalid}"),
+            (found, fault) => panic!("{found:?}, expected {fault:?}: {text:.120}"),
+        }
+    }
+}
