@@ -136,7 +136,7 @@ struct Inner {
     listings: u64,
     listing: Option<Listing>,
     /// Why they could not be.
-    unlisted: Option<CallError>,
+    unlisted: Option<Arc<CallError>>,
     progress: Listeners,
     held_back: Option<Progress>,
     latest: f64,
@@ -150,7 +150,7 @@ struct Inner {
 type Admitting = Pin<Box<dyn Future<Output = Result<Admission, Failure>>>>;
 
 /// The tools are listed again: a call of the actor's own, made and read here.
-type Listing = Pin<Box<dyn Future<Output = Result<(), CallError>>>>;
+type Listing = Pin<Box<dyn Future<Output = Result<(), Arc<CallError>>>>>;
 
 /// The inputs of one round on their way through the handlers, one after the other.
 struct Asking {

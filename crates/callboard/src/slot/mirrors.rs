@@ -26,8 +26,10 @@ pub(crate) struct Mirrors {
     known: Mutex<Known>,
     /// How often the tools have been listed again.
     listings: AtomicU64,
-    /// Held by who lists them again.
-    listing: tokio::sync::Mutex<()>,
+    /// How often listing them again has failed.
+    failures: AtomicU64,
+    /// Held by who lists them again; holds why it failed last.
+    listing: tokio::sync::Mutex<Option<Arc<CallError>>>,
 }
 
 /// The tools with marks, in two halves: when the younger is full, the older is dropped and it takes its place.
@@ -89,19 +91,37 @@ impl Mirrors {
         self.listings.load(Ordering::Acquire)
     }
 
-    /// Has `list` list the tools again, unless that has been done since there were `before` listings: calls that are
-    /// refused together share one. Cancel safe: who comes next lists them instead.
+    /// Has `list` list the tools again, unless that has been done since there were `before` listings, or has failed
+    /// while it was waited for: calls that are refused together share one, whatever comes of it. Cancel safe: who comes
+    /// next lists them instead.
     pub(crate) async fn list_again(
         &self,
         before: u64,
         list: impl Future<Output = Result<(), CallError>>,
-    ) -> Result<(), CallError> {
-        let _turn = self.listing.lock().await;
-        if self.listings() == before {
-            list.await?;
-            self.listings.fetch_add(1, Ordering::AcqRel);
+    ) -> Result<(), Arc<CallError>> {
+        let failures = self.failures.load(Ordering::Acquire);
+        let mut failure = self.listing.lock().await;
+        if self.listings() != before {
+            return Ok(());
         }
-        Ok(())
+        if self.failures.load(Ordering::Acquire) != failures
+            && let Some(failure) = &*failure
+        {
+            return Err(Arc::clone(failure));
+        }
+        match list.await {
+            Ok(()) => {
+                self.listings.fetch_add(1, Ordering::AcqRel);
+                *failure = None;
+                Ok(())
+            }
+            Err(error) => {
+                let error = Arc::new(error);
+                *failure = Some(Arc::clone(&error));
+                self.failures.fetch_add(1, Ordering::AcqRel);
+                Err(error)
+            }
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Known> {
@@ -248,17 +268,27 @@ mod tests {
         mirrors.list_again(mirrors.listings(), list()).await.unwrap();
         assert_eq!(count.get(), 2);
 
-        // Neither one that fails nor one that is dropped is taken for a listing.
+        // Who waits for one that fails shares that too.
         let before = mirrors.listings();
-        let failure = Failure::not_sent(CallErrorKind::Shutdown);
-        let failed = async { Err(CallError::new(&server(), &Method::TOOLS_LIST, failure)) };
-        assert!(mirrors.list_again(before, failed).await.is_err());
+        let fail = async || {
+            count.set(count.get() + 1);
+            tokio::task::yield_now().await;
+            let failure = Failure::not_sent(CallErrorKind::Shutdown);
+            Err(CallError::new(&server(), &Method::TOOLS_LIST, failure))
+        };
+        let again = || mirrors.list_again(before, fail());
+        let (first, second, third) = tokio::join!(again(), again(), again());
+        for failed in [first, second, third] {
+            assert!(matches!(failed.unwrap_err().kind(), CallErrorKind::Shutdown));
+        }
+        assert_eq!(count.get(), 3);
+        // Neither one that failed before nor one that is dropped is taken for a listing.
         let dropped = tokio::time::timeout(
             std::time::Duration::ZERO,
             mirrors.list_again(before, std::future::pending()),
         );
         assert!(dropped.await.is_err());
         mirrors.list_again(before, list()).await.unwrap();
-        assert_eq!(count.get(), 3);
+        assert_eq!(count.get(), 4);
     }
 }
