@@ -182,6 +182,8 @@ pub enum Stage {
     Connecting,
     /// It waited for its turn: `max_in_flight` calls were on the wire.
     Queued,
+    /// It was next in line for the server, which took nothing of it: it does not read, or is not reached.
+    Writing,
     /// It waited for the answer.
     Answer,
     /// The host was answering something for it.
@@ -341,6 +343,7 @@ impl fmt::Display for Stage {
         f.write_str(match self {
             Self::Connecting => "spent waiting for the server to be connected",
             Self::Queued => "spent waiting for a free place (`max_in_flight`)",
+            Self::Writing => "spent waiting for the server to take the request",
             Self::Answer => "though the request was handed over",
             Self::Host => "spent waiting for this client's own handler",
             Self::Listing => "spent listing the tools again after the server refused the call's headers",

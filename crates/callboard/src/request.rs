@@ -613,7 +613,8 @@ impl Inner {
             Final::Expired { which, after, at } => {
                 let stage = match at {
                     At::Waiting => self.stage.get(),
-                    At::OnWire => Stage::Answer,
+                    At::OnWire if self.cell.is_written() => Stage::Answer,
+                    At::OnWire => Stage::Writing,
                     At::Paused | At::Asking => Stage::Host,
                     At::Listing => Stage::Listing,
                 };

@@ -271,7 +271,12 @@ pub(super) async fn server_that_stops_reading_costs_its_own_calls_their_limits()
     assert!(start.elapsed() < secs(5), "{:?}", start.elapsed());
     // Of the large one a part is in the pipe; of the one behind it, nothing.
     assert_timeout(&first.unwrap_err(), Stage::Answer, Delivery::Unknown);
-    assert_timeout(&second.unwrap_err(), Stage::Answer, Delivery::NotSent);
+    let second = second.unwrap_err();
+    assert_timeout(&second, Stage::Writing, Delivery::NotSent);
+    assert_says(
+        &second,
+        &["was not sent", "waiting for the server to take the request"],
+    );
     at_rest(&hub).await;
     end(hub, &[&deaf_server, &good_server]).await;
 }
@@ -290,7 +295,7 @@ pub(super) async fn close_does_not_wait_behind_a_full_pipe() {
         third = behind.into_future() => third,
     };
     // When it has come as far as that, those before it have too.
-    assert_timeout(&third.unwrap_err(), Stage::Answer, Delivery::NotSent);
+    assert_timeout(&third.unwrap_err(), Stage::Writing, Delivery::NotSent);
 
     let closing = tokio::time::timeout(secs(10), hub.shutdown(millis(500)));
     let ((first, second), closed) = tokio::join!(both, closing);
