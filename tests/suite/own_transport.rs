@@ -446,3 +446,33 @@ impl Drop for Alive {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
+
+// What it says of itself is asked on the threads of whoever wants to know
+#[tokio::test]
+async fn transport_that_panics_over_its_name_serves_all_the_same() {
+    struct Nameless(SocketAddr);
+
+    impl Transport for Nameless {
+        fn connect(&self) -> TransportFuture<'_> {
+            Box::pin(async { Enveloped(self.0).connect().await })
+        }
+
+        fn origin(&self) -> String {
+            panic!("no origin")
+        }
+
+        fn network(&self) -> &'static str {
+            panic!("no network")
+        }
+    }
+
+    let address = enveloped(callboard_demo::Era::Modern).await;
+    let config = ServerConfig::transport("own", Nameless(address));
+    assert!(format!("{config:?}").contains("custom"));
+    let (hub, client) = ready(config).await;
+
+    assert_echo(&client, "x").await;
+
+    assert_eq!(client.view().origin, "custom");
+    end(hub, &[]).await;
+}

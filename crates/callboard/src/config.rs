@@ -19,6 +19,7 @@ use http::{HeaderName, HeaderValue};
 pub use kind::TransportKind;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -493,7 +494,7 @@ impl ServerConfig {
             Reach::Stdio(_) | Reach::Memory(_) => "pipe",
             Reach::Http(_) => "tcp",
             Reach::Unix(_) => "unix",
-            Reach::Custom(transport) => transport.network(),
+            Reach::Custom(transport) => asked(|| transport.network()).unwrap_or("pipe"),
         }
     }
 
@@ -564,7 +565,7 @@ impl fmt::Debug for ServerConfig {
                 ),
             Reach::Unix(path) => debug.field("socket", path),
             Reach::Memory(_) => debug.field("memory", &true),
-            Reach::Custom(transport) => debug.field("origin", &transport.origin()),
+            Reach::Custom(_) => debug.field("origin", &origin(&self.reach)),
         };
         debug.field("era", &self.era).finish_non_exhaustive()
     }
@@ -577,8 +578,14 @@ pub(crate) fn origin(reach: &Reach) -> String {
         Reach::Http(http) => origin_of(&http.url),
         Reach::Unix(path) => unix_url(path),
         Reach::Memory(_) => "memory".to_owned(),
-        Reach::Custom(transport) => transport.origin(),
+        Reach::Custom(transport) => asked(|| transport.origin()).unwrap_or_else(|| "custom".to_owned()),
     }
+}
+
+/// What a user's transport says of itself. It is asked on threads that a panic of it must not reach; the panic hook has
+/// told of it by then.
+fn asked<T>(of: impl FnOnce() -> T) -> Option<T> {
+    catch_unwind(AssertUnwindSafe(of)).ok()
 }
 
 /// The socket as it can be given again, where its path is a whole one.
