@@ -8,7 +8,8 @@
 //! FR-004). It is started with the first child, has a session of its own, so that neither Ctrl-C nor our own signals
 //! reach it, and lives until this process ends: between two children it only waits. It counts as no child.
 //!
-//! Not covered: a child in the moment between its start and [`enlist`], and processes that leave the group.
+//! Not covered: a child in the moment between its start and [`enlist`], processes that leave the group, and a guardian
+//! that is killed by its own number: it is missed, and another started, only when the next child starts or ends.
 //!
 //! Start reading at [`enlist`].
 
