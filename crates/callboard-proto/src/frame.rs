@@ -236,12 +236,13 @@ impl Frame {
 }
 
 impl RequestId {
-    /// The id as one of our own, which are numbers from zero.
+    /// The id as one of our own, which are numbers from zero; a server may give the digits back as a string (FR-023).
     #[must_use]
     pub fn as_key(&self) -> Option<u64> {
         match self {
             Self::Number(number) => u64::try_from(*number).ok(),
-            Self::String(_) => None,
+            // Only the digits that we would have written ourselves: no sign, no leading zero.
+            Self::String(text) => text.parse().ok().filter(|key: &u64| key.to_string() == **text),
         }
     }
 }
@@ -831,7 +832,19 @@ mod tests {
         assert_eq!(RequestId::String("a\nb".into()).to_string(), "a b");
         assert_eq!(RequestId::Number(7).as_key(), Some(7));
         assert_eq!(RequestId::Number(-7).as_key(), None);
-        assert_eq!(RequestId::String("7".into()).as_key(), None);
+        for (text, key) in [
+            ("7", Some(7)),
+            ("0", Some(0)),
+            ("18446744073709551615", Some(u64::MAX)),
+            ("07", None),
+            ("+7", None),
+            ("-7", None),
+            (" 7", None),
+            ("", None),
+            ("18446744073709551616", None),
+        ] {
+            assert_eq!(RequestId::String(text.into()).as_key(), key, "{text}");
+        }
     }
 
     // FR-013
@@ -845,7 +858,8 @@ mod tests {
             (r#"{"jsonrpc":"2.0","result":{"id":7,"text":"aaa"#, None),
             (r#"{"result":{"id":7},"id":12,"jso"#, Some(12)),
             (r#"{"jsonrpc":"2.0","id":12"#, None),
-            (r#"{"jsonrpc":"2.0","id":"12","result":{"#, None),
+            (r#"{"jsonrpc":"2.0","id":"12","result":{"#, Some(12)),
+            (r#"{"jsonrpc":"2.0","id":"x","result":{"#, None),
             (
                 r#"{"jsonrpc":"2.0","id":12,"method":"sampling/createMessage","params":{"#,
                 None,

@@ -1112,7 +1112,7 @@ impl<W> Protocol<W> {
         let Phase::Opening(opening) = &self.phase else {
             return None;
         };
-        let key = as_key(id)?;
+        let key = id.as_key()?;
         if opening.discover == Some(key) {
             Some(Input::Discovered(reply()))
         } else if opening.list == Some(key) {
@@ -1126,16 +1126,16 @@ impl<W> Protocol<W> {
 
     /// The request in flight that an id names: a number, or its digits as a string (FR-023).
     fn waiting_key(&self, id: &RequestId) -> Option<Key> {
-        as_key(id).filter(|key| self.waiter(*key).is_some())
+        id.as_key().filter(|key| self.waiter(*key).is_some())
     }
 
     fn unexpected_answer(&mut self, origin: Origin, id: RequestId) {
-        if self.silent.is_some() && as_key(&id) == self.silent {
+        if self.silent.is_some() && id.as_key() == self.silent {
             self.silent = None;
             return;
         }
         self.note_stray(|| Stray::Answer(id.clone()));
-        let oddity = match as_key(&id) {
+        let oddity = match id.as_key() {
             Some(key) if key <= self.highest && key != 0 => {
                 // A cancelled exchange that lingered has had its answer.
                 if matches!(
@@ -1285,14 +1285,6 @@ impl Hasher for KeyHasher {
     fn write_u64(&mut self, key: u64) {
         // The golden ratio: neighbours end far apart in the high bits that the table looks at.
         self.0 = (self.0 ^ key).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    }
-}
-
-fn as_key(id: &RequestId) -> Option<Key> {
-    match id {
-        RequestId::Number(number) => Key::try_from(*number).ok(),
-        // Only the digits that we would have written ourselves: no sign, no leading zero.
-        RequestId::String(text) => text.parse().ok().filter(|key: &Key| key.to_string() == **text),
     }
 }
 

@@ -136,7 +136,8 @@ pub enum Command {
         key: Key,
     },
     /// Nobody waits for the answer any more, though the exchange is not to be dropped: what comes of it by itself is
-    /// still read, but nothing more is asked for it. Over a pipe this means nothing.
+    /// still read, but nothing more is asked for it. Over HTTP+SSE, where nothing comes of it but that it was taken,
+    /// it ends soon; over a pipe this means nothing.
     Forget {
         /// The request's id.
         key: Key,

@@ -28,16 +28,15 @@ impl Inbox {
         self.push_seen(message, |_| {}).await
     }
 
-    /// The same, with a look at each frame of it.
-    pub(crate) async fn push_seen(&mut self, message: Bytes, seen: impl Fn(&Frame)) -> Result<(), Down> {
-        let look = |parsed: &Result<Frame, Junk>| {
-            if let Ok(frame) = parsed {
-                seen(frame);
-            }
-        };
+    /// The same, with a look at each part of it.
+    pub(crate) async fn push_seen(
+        &mut self,
+        message: Bytes,
+        seen: impl Fn(&Result<Frame, Junk>),
+    ) -> Result<(), Down> {
         if message.len() <= LARGE {
             let batched = Frame::is_batch(&message);
-            self.push_parsed(batched, Frame::parse(message).inspect(look))
+            self.push_parsed(batched, Frame::parse(message).inspect(seen))
                 .await;
             return Ok(());
         }
@@ -46,7 +45,7 @@ impl Inbox {
         let parsed = tokio::task::spawn_blocking(move || Frame::parse(message).collect::<Vec<_>>());
         // Only a panic of the scanner, or the end of the runtime, keeps it from answering.
         let parsed = parsed.await.map_err(|_| Down::Vanished)?;
-        self.push_parsed(batched, parsed.into_iter().inspect(look)).await;
+        self.push_parsed(batched, parsed.into_iter().inspect(seen)).await;
         Ok(())
     }
 

@@ -10,7 +10,7 @@
 //! waits for the verdict: where it is another server, it has not run that. All else goes on beside the look.
 //! The legacy era needs none of this: a session that the server does not know is renewed.
 
-use super::{Effect, End, Outcome, Phase, Protocol, as_key};
+use super::{Effect, End, Outcome, Phase, Protocol};
 use crate::dialect;
 use crate::frame::{ErrorObject, RequestId};
 use crate::negotiate::{self, Channel, Reply};
@@ -135,7 +135,7 @@ impl<W> Protocol<W> {
     pub(super) fn is_look(&self, id: &RequestId) -> bool {
         match &self.phase {
             Phase::Ready(ready) => match &ready.doubt.look {
-                Some(look) => as_key(id) == Some(look.key),
+                Some(look) => id.as_key() == Some(look.key),
                 None => false,
             },
             Phase::Opening(_) | Phase::Closing { .. } | Phase::Over => false,

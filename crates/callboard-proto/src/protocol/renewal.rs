@@ -8,7 +8,7 @@
 //! The first refusal starts it, further ones of the same epoch join it. What is submitted meanwhile is held, within
 //! the permits of its senders; what is in flight goes on. Whatever goes wrong ends the connection, with a reason.
 
-use super::{Effect, Input, Outcome, Phase, Protocol, Submission, as_key};
+use super::{Effect, Input, Outcome, Phase, Protocol, Submission};
 use crate::dialect::{self, Dialect};
 use crate::frame::{ErrorObject, RequestId};
 use crate::negotiate::{
@@ -134,7 +134,7 @@ impl<W> Protocol<W> {
     pub(super) fn is_renewal(&self, id: &RequestId) -> bool {
         match &self.phase {
             Phase::Ready(ready) => match &ready.renewal {
-                Some(renewal) => as_key(id) == Some(renewal.key),
+                Some(renewal) => id.as_key() == Some(renewal.key),
                 None => false,
             },
             Phase::Opening(_) | Phase::Closing { .. } | Phase::Over => false,

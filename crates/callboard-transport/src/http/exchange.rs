@@ -209,7 +209,7 @@ impl<'a> Exchange<'a> {
         let batched = Frame::is_batch(&event.data);
         if let Some(reason) = self.take(event.data).await {
             // What cannot be read is an answer all the same.
-            self.answered |= reason.answers().is_some_and(|id| is_key(id, self.key));
+            self.answered |= reason.answers().and_then(RequestId::as_key) == Some(self.key);
             let origin = Origin::Exchange(self.key);
             self.push(Event::Junk {
                 origin,
@@ -251,8 +251,8 @@ impl<'a> Exchange<'a> {
             wire.set_between_streams(false);
             let (head, body) = match answer {
                 Ok(answer) => answer.into_parts(),
-                Err(Fault::Client(error)) => {
-                    how = Ended::Lost(Fault::Client(error).text());
+                Err(fault @ Fault::Client(_)) => {
+                    how = Ended::Lost(fault.text());
                     continue;
                 }
                 // Where the server sends elsewhere it will do so again.
@@ -374,18 +374,10 @@ async fn whole(body: &mut Download, limit: usize) -> Result<Bytes, Broken> {
 
 fn answers(frame: &Frame, key: Key) -> bool {
     match frame {
-        Frame::Result { id, .. } => is_key(id, key),
+        Frame::Result { id, .. } => id.as_key() == Some(key),
         // FR-024: without an id it belongs to the request whose answer it is.
-        Frame::Error { id, .. } => id.as_ref().is_none_or(|id| is_key(id, key)),
+        Frame::Error { id, .. } => id.as_ref().is_none_or(|id| id.as_key() == Some(key)),
         Frame::Request { .. } | Frame::Notification { .. } => false,
-    }
-}
-
-/// A number, or its digits as a string (FR-023).
-fn is_key(id: &RequestId, key: Key) -> bool {
-    match id {
-        RequestId::Number(number) => u64::try_from(*number) == Ok(key),
-        RequestId::String(text) => text.parse() == Ok(key),
     }
 }
 

@@ -120,8 +120,7 @@ impl Driver {
                     None => return,
                     Some(Post { command: Command::Close, .. }) => return self.close().await,
                     Some(Post { command: Command::Abort { key }, .. }) => self.abort(key).await,
-                    // A stream that ends is not asked for again.
-                    Some(Post { command: Command::Forget { .. }, .. }) => {}
+                    Some(Post { command: Command::Forget { key }, .. }) => self.posts.forget(key),
                     Some(Post { command: Command::Send { key, message, meta }, mark }) => {
                         // There are none over this transport: it stays without an id.
                         let session = self.shared.session();

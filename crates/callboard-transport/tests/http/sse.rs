@@ -352,6 +352,31 @@ async fn post_that_is_never_answered_ends_soon_after_the_answer_on_the_stream() 
     .await;
 }
 
+// CAN-03: a request that nobody waits for costs no socket for long, but what becomes of its POST at once is told
+#[tokio::test]
+async fn post_that_nobody_waits_for_ends_soon() {
+    local(async {
+        let (mut server, mut client) = start([Steps::new("").hold(), answer(500, "", "")]).await;
+
+        client.call(2, meta("tools/call"));
+        server.request().await;
+        client.post(Command::Forget { key: 2 });
+        client.post(Command::Forget { key: 2 });
+        client.post(Command::Forget { key: 77 });
+        server.closed().await;
+        no_exchange(&client).await;
+
+        client.call(3, meta("tools/call"));
+        client.post(Command::Forget { key: 3 });
+        assert_eq!(
+            client.refusal_of(3).await.status,
+            500,
+            "and nothing was told of 2"
+        );
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn abort_tells_how_far_the_request_had_come() {
     local(async {

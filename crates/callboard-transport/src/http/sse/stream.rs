@@ -103,10 +103,11 @@ impl Stream {
         loop {
             let delivered = match self.next(&mut inbox).await {
                 Ok(Some(SseItem::Event(event))) if content::is_message(&event) => {
-                    inbox.push_seen(event.data, |frame| posts.note(frame)).await
+                    inbox.push_seen(event.data, |parsed| posts.note(parsed)).await
                 }
                 // A call's answer may be among what is skipped, and nothing tells whose.
                 Ok(Some(SseItem::TooLarge { limit })) => {
+                    posts.forget_all();
                     inbox.push(Event::TooLarge { key: None, limit }).await;
                     Ok(())
                 }
