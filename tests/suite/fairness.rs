@@ -1,7 +1,7 @@
 //! A server that sends nothing but the largest lines, or nothing that is a message at all, and another on the same
 //! thread.
 
-use crate::support::{assert_echo, end, http, in_memory, processes, secs, shell};
+use crate::support::{assert_echo, end, eventually, http, in_memory, processes, secs, shell};
 use callboard::{Client, Hub, HubBuilder, ServerConfig};
 use callboard_testkit::{HttpStep, Router, Script, SseEvent};
 use futures_util::future::join_all;
@@ -55,9 +55,8 @@ async fn large_lines_of_a_process_do_not_keep_another_server_from_answering() {
     let script = script.answer(callboard_testkit::results::text("done"));
     let (config, server) = processes("large", &[script.serve()]);
 
-    let (hub, counts) = run(config).await;
+    let (hub, counts) = run(config, LINES.len()).await;
 
-    assert_eq!(counts.len(), LINES.len());
     assert!(counts.iter().all(|count| *count >= ANSWERS), "{counts:?}");
     end(hub, &[&server]).await;
 }
@@ -79,9 +78,8 @@ async fn large_events_of_http_do_not_keep_another_server_from_answering() {
     let router = Router::modern().on("tools/call", HttpStep::sse(events));
     let (config, _server) = http("large", router).await;
 
-    let (hub, counts) = run(config).await;
+    let (hub, counts) = run(config, 4).await;
 
-    assert_eq!(counts.len(), 4);
     assert!(counts.iter().all(|count| *count >= ANSWERS), "{counts:?}");
     end(hub, &[]).await;
 }
@@ -96,9 +94,8 @@ async fn blank_lines_of_a_process_do_not_keep_another_server_from_answering() {
     let script = script.answer(callboard_testkit::results::text("done"));
     let (config, server) = processes("large", &[script.serve()]);
 
-    let (hub, counts) = run(config).await;
+    let (hub, counts) = run(config, 3).await;
 
-    assert_eq!(counts.len(), 3);
     assert!(counts.iter().all(|count| *count >= ANSWERS), "{counts:?}");
     end(hub, &[&server]).await;
 }
@@ -127,7 +124,7 @@ async fn hub_ends_while_a_process_writes_blank_lines() {
 
 /// Makes the one call of the server `large`, and calls of another as long as that lasts, all on one arbiter. Gives how
 /// many were answered between two marks.
-async fn run(large: ServerConfig) -> (Hub, Vec<usize>) {
+async fn run(large: ServerConfig, lines: usize) -> (Hub, Vec<usize>) {
     let answered = Arc::new(AtomicUsize::new(0));
     let marks = Arc::new(Mutex::new(Vec::new()));
     let (config, _server) = in_memory(Script::modern().serve());
@@ -143,6 +140,11 @@ async fn run(large: ServerConfig) -> (Hub, Vec<usize>) {
     let over = AtomicBool::new(false);
     let lines = async {
         let result = large.call_tool("any", json!({})).timeout(secs(300)).await;
+        // The last mark is on its way through its handler.
+        eventually("a mark before and behind each line", || {
+            marks.lock().unwrap().len() == lines + 1
+        })
+        .await;
         over.store(true, Ordering::Relaxed);
         assert_eq!(result.unwrap().text(), "done");
     };
