@@ -2,7 +2,9 @@
 //!
 //! The scripted server has its stream at the URL that is configured, and takes messages elsewhere.
 
-use crate::support::{assert_echo, assert_says, at_rest, end, eventually, http, hub_of, millis, secs, told};
+use crate::support::{
+    assert_echo, assert_says, at_rest, end, eventually, http, hub_of, meanwhile, millis, ready, secs, told,
+};
 use callboard::{
     Delivery, ElicitResult, EraChoice, Hub, OpeningFailureKind, Revision, ServerConfig, ServerState,
     TransportKind,
@@ -424,6 +426,84 @@ async fn cancelled_call_is_told_by_a_notification() {
         of("tools/call").body["id"]
     );
     assert_eq!(of("notifications/cancelled").path, ENDPOINT);
+}
+
+// FR-023: a server that never answers a POST; however a call ends, none of it is left
+#[tokio::test]
+async fn no_post_outlives_its_call_however_that_ends() {
+    #[derive(Clone, Copy, Debug)]
+    enum Ending {
+        Result,
+        ResultOfString,
+        Malformed,
+        Error,
+        TooLarge,
+        Timeout,
+        Dropped,
+    }
+    use Ending as E;
+    let mixed = [
+        (E::Result, None),
+        (E::ResultOfString, None),
+        (E::Malformed, Some("protocol")),
+        (E::Error, Some("rpc")),
+        (E::TooLarge, Some("too_large")),
+        (E::Dropped, None),
+    ];
+    let timeouts = [(E::Timeout, Some("timeout")); 2];
+    let calls: Vec<_> = timeouts
+        .into_iter()
+        .chain(mixed.into_iter().cycle().take(198))
+        .collect();
+    let mut stream = handshake("2024-11-05");
+    for (index, (ending, _)) in calls.iter().enumerate() {
+        // `initialize` has the first.
+        let id = index + 2;
+        let result = results::legacy_text("x");
+        stream.push(SseEvent::after("tools/call"));
+        stream.extend(match ending {
+            E::Result => Some(SseEvent::result(result)),
+            E::ResultOfString => Some(SseEvent::message(
+                json!({"jsonrpc": "2.0", "id": id.to_string(), "result": result}),
+            )),
+            E::Malformed => Some(SseEvent::message(
+                json!({"jsonrpc": "2.0", "id": id, "result": 3}),
+            )),
+            E::Error => Some(SseEvent::error(-1, "m")),
+            E::TooLarge => Some(SseEvent::text(&"x".repeat(4096))),
+            E::Timeout | E::Dropped => None,
+        });
+    }
+    stream.push(SseEvent::hold());
+    let posts = accepting().on("tools/call", HttpStep::never());
+    let router = at_paths([HttpStep::sse(stream)], missing(), posts);
+    let server = HttpScript::start(router).await.unwrap();
+    let config = ServerConfig::sse("old", &server.url()).unwrap().frame_limit(2048);
+    let (hub, client) = ready(config).await;
+
+    let is_call = |name: &&String| name.starts_with("tools/call");
+    for (index, (ending, kind)) in calls.into_iter().enumerate() {
+        let limit = if matches!(ending, E::Timeout) {
+            millis(300)
+        } else {
+            secs(10)
+        };
+        let call = client.call_tool("t", json!({})).timeout(limit);
+        if matches!(ending, E::Dropped) {
+            let mut call = call.into_future();
+            let is_there = || said(&server).iter().filter(is_call).count() > index;
+            meanwhile(&mut call, "the call is there", is_there).await;
+        } else {
+            let error = call.await.err();
+            assert_eq!(error.map(|error| error.kind().name()), kind, "{index} {ending:?}");
+        }
+    }
+
+    eventually("no POST is left", || hub.counts().exchanges == 0).await;
+    let view = client.view();
+    at_rest(&hub).await;
+    end(hub, &[]).await;
+    assert_eq!(view.restarts, 0);
 }
 
 // LHT-11, PING-01, PROG-01: what the server asks and tells in the middle of a call comes on the one stream
