@@ -21,7 +21,7 @@ use crate::stdio::serve;
 /// `path` cannot be listened on; a socket that an earlier server has left there is not taken over.
 pub async fn serve_unix(era: Era, path: impl AsRef<Path>) -> io::Result<UnixDemo> {
     let path = path.as_ref().to_owned();
-    let listener = UnixListener::bind(&path)?;
+    let listener = UnixListener::bind(&path).map_err(|error| unusable(&path, &error))?;
     let (status, crashed) = watch::channel(None);
     let server = Server::new(era, OnCrash::Report(status));
     let task = tokio::spawn(listen(listener, server, crashed.clone()));
@@ -66,6 +66,17 @@ impl Drop for UnixDemo {
     }
 }
 
+/// Says which path it is, and what a server that was killed leaves there.
+fn unusable(path: &Path, error: &io::Error) -> io::Error {
+    let hint = if error.kind() == io::ErrorKind::AddrInUse {
+        "; if no server is behind it any more, remove the file"
+    } else {
+        ""
+    };
+    let text = format!("{} cannot be listened on, {error}{hint}", path.display());
+    io::Error::new(error.kind(), text)
+}
+
 async fn listen(listener: UnixListener, server: Server, mut crashes: watch::Receiver<Option<i32>>) {
     let mut connections = JoinSet::new();
     loop {
@@ -79,5 +90,29 @@ async fn listen(listener: UnixListener, server: Server, mut crashes: watch::Rece
             Ok(()) = crashes.changed() => connections.abort_all(),
             Some(_) = connections.join_next() => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn path_that_cannot_be_listened_on_is_named() {
+        let folder = std::env::temp_dir().join(format!("callboard-demo-{}", std::process::id()));
+        std::fs::create_dir(&folder).expect("a folder of its own");
+        let taken = folder.join("s");
+        drop(UnixListener::bind(&taken).expect("it can be listened on")); // as a server that was killed leaves it
+
+        for (path, hint) in [(taken, true), (folder.join("missing/s"), false)] {
+            let error = serve_unix(Era::Modern, &path)
+                .await
+                .map(drop)
+                .expect_err("no place for a socket");
+            let text = error.to_string();
+            assert!(text.starts_with(&path.display().to_string()), "{text}");
+            assert_eq!(text.ends_with("remove the file"), hint, "{text}");
+        }
+        std::fs::remove_dir_all(&folder).expect("it is ours");
     }
 }

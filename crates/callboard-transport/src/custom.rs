@@ -55,7 +55,8 @@ pub type TransportFuture<'a> = Pin<Box<dyn Future<Output = Result<Wire, Transpor
 /// as a WebSocket or a queue, give a sink and a stream of them.
 ///
 /// ```
-/// use callboard_transport::custom::{Transport, TransportFuture, Wire};
+/// # use callboard_transport::custom as callboard; // where it is found by a program
+/// use callboard::{Transport, TransportFuture, Wire};
 /// use tokio::net::TcpStream;
 ///
 /// struct Tcp(&'static str);
@@ -119,7 +120,8 @@ pub trait Transport: Send + Sync + 'static {
 /// A transport whose connections a closure makes.
 ///
 /// ```
-/// use callboard_transport::custom::{Wire, transport_fn};
+/// # use callboard_transport::custom as callboard; // where it is found by a program
+/// use callboard::{Wire, transport_fn};
 /// use tokio::net::TcpStream;
 ///
 /// let tcp = transport_fn(|| async { Ok(Wire::bytes(TcpStream::connect("10.0.0.7:4000").await?)) });
@@ -168,7 +170,8 @@ impl Wire {
     ///
     /// ```
     /// use bytes::{Bytes, BytesMut};
-    /// use callboard_transport::custom::Wire;
+    /// # use callboard_transport::custom as callboard; // where it is found by a program
+    /// use callboard::Wire;
     /// use futures_util::{SinkExt, StreamExt, TryStreamExt};
     /// use std::io;
     /// use tokio_util::codec::{Framed, LengthDelimitedCodec};
