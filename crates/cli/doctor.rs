@@ -325,7 +325,9 @@ fn advice(kind: &OpeningFailureKind, is_socket: bool) -> &'static str {
             "run its command by hand and look whether it says anything; -vv shows its stderr; --era legacy leaves out the \
              question that some old servers never answer"
         }
-        OpeningFailureKind::Unreachable => "check host and port, and that the server runs",
+        OpeningFailureKind::Unreachable => {
+            "see what is said above: host and port, a proxy, certificates, or a server that does not run"
+        }
         _ => {
             "run its command by hand; note that it gets only a short list of environment variables (PATH, HOME, …) and \
              those of `env` in the configuration"

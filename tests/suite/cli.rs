@@ -360,7 +360,7 @@ async fn doctor_says_what_to_change() {
             3,
             "check the path of the socket",
         ),
-        (&["--url", &refusing], 3, "check host and port"),
+        (&["--url", &refusing], 3, "see what is said above"),
         (&["--url", &website.url()], 3, "check the path of the URL"),
         (&["--url", &locked.url()], 6, "give credentials"),
     ];

@@ -3,7 +3,7 @@
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::{CertificateError, ClientConfig, RootCertStore};
+use rustls::{AlertDescription, CertificateError, ClientConfig, RootCertStore};
 use std::error::Error;
 use std::fmt;
 use std::io;
@@ -198,8 +198,15 @@ fn read_into(found: &mut Vec<CertificateDer<'static>>, file: &Path, variable: &s
 /// Why a handshake was given up, where TLS itself says so: what it means and what to do.
 pub(super) fn refused(error: &(dyn Error + 'static)) -> Option<String> {
     let error = innermost(error)?;
-    let rustls::Error::InvalidCertificate(why) = error else {
-        return Some(format!("TLS failed: {error}"));
+    let why = match error {
+        rustls::Error::InvalidCertificate(why) => why,
+        rustls::Error::AlertReceived(alert) => return Some(refused_us(*alert, error)),
+        rustls::Error::InvalidMessage(_) => {
+            return Some(format!(
+                "what answers does not speak TLS; is the URL one of http://? ({error})"
+            ));
+        }
+        _ => return Some(format!("TLS failed: {error}")),
     };
     let advice = match why {
         CertificateError::UnknownIssuer | CertificateError::BadSignature => {
@@ -221,6 +228,27 @@ pub(super) fn refused(error: &(dyn Error + 'static)) -> Option<String> {
     ))
 }
 
+/// What the server's alert means for this side.
+fn refused_us(alert: AlertDescription, error: &rustls::Error) -> String {
+    use AlertDescription as A;
+    let advice = match alert {
+        A::CertificateRequired => {
+            "the server wants a certificate of the client's own; give one with `client_certificate`"
+        }
+        A::BadCertificate
+        | A::UnsupportedCertificate
+        | A::CertificateRevoked
+        | A::CertificateExpired
+        | A::CertificateUnknown
+        | A::UnknownCA
+        | A::AccessDenied => {
+            "the server does not accept this client's certificate; check `client_certificate`"
+        }
+        _ => return format!("TLS failed: {error}"),
+    };
+    format!("{advice} ({error})")
+}
+
 /// Whether the server ended the handshake, as it does where it misses a client certificate: nothing was run then,
 /// though in TLS 1.3 the request may have been written already.
 pub(super) fn refused_by_server(error: &(dyn Error + 'static)) -> bool {
@@ -240,4 +268,42 @@ fn innermost<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> 
         };
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustls::{Error, InvalidMessage};
+
+    #[test]
+    fn what_the_server_says_of_tls_is_told_with_what_to_do() {
+        use AlertDescription as A;
+        let table = [
+            (
+                Error::AlertReceived(A::CertificateRequired),
+                "give one with `client_certificate`",
+            ),
+            (
+                Error::AlertReceived(A::UnknownCA),
+                "does not accept this client's certificate",
+            ),
+            (
+                Error::AlertReceived(A::AccessDenied),
+                "does not accept this client's certificate",
+            ),
+            (
+                Error::AlertReceived(A::HandshakeFailure),
+                "TLS failed: received fatal alert",
+            ),
+            (
+                Error::InvalidMessage(InvalidMessage::InvalidContentType),
+                "is the URL one of http://?",
+            ),
+            (Error::General("x".to_owned()), "TLS failed: unexpected error"),
+        ];
+        for (error, expected) in table {
+            let text = refused(&io::Error::other(error)).expect("an error of TLS");
+            assert!(text.contains(expected), "{text}");
+        }
+    }
 }

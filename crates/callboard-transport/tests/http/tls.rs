@@ -89,7 +89,8 @@ async fn a_client_certificate_is_shown_to_whoever_asks_and_missed_before_anythin
 
         assert_eq!(client.frames_of(1).await, [result_of(1)]);
         assert!(
-            matches!(&refused, Ended::Unreachable(text) if text.contains("CertificateRequired")),
+            matches!(&refused, Ended::Unreachable(text)
+                if text.contains("CertificateRequired") && text.contains("give one with `client_certificate`")),
             "{refused:?}"
         );
         server.request().await;
