@@ -12,7 +12,7 @@
 //! no new one is to be made for this transport, which is why it is asked for only where the newer one is refused, or
 //! where the configuration names it (SSE-04).
 //!
-//! Start reading at [`open`], then [`Driver::run`].
+//! Start reading at [`open`], then `Driver::run`.
 
 mod posts;
 mod stream;
