@@ -82,7 +82,6 @@ pub fn open(config: &HttpConfig, clients: &Clients, events: Events) -> Link {
         inbox,
         errands: Errands::default(),
         standing: JoinSet::new(),
-        gate: None,
         _lifeline: events.lifeline(),
         shared: Rc::new(Shared::new(config, clients, events)),
     };
@@ -96,8 +95,6 @@ struct Driver {
     errands: Errands,
     /// The standing stream of the session: one task at most.
     standing: JoinSet<()>,
-    /// Shut while the server has not answered `notifications/initialized` and then the GET for that stream.
-    gate: Option<Gate>,
     shared: Rc<Shared>,
     _lifeline: Lifeline,
 }
@@ -150,7 +147,7 @@ impl Driver {
                     if end.is_err() {
                         return; // a panic: the lifeline tells
                     }
-                    self.start_errands();
+                    self.errands.start_waiting(&self.shared);
                 }
                 Some(end) = self.standing.join_next() => {
                     if end.is_err() {
@@ -189,7 +186,7 @@ impl Driver {
     }
 
     fn exchange(&mut self, key: Key, letter: Letter) {
-        let gate = self.gate();
+        let gate = self.errands.gate();
         let shared = Rc::clone(&self.shared);
         let wire = Arc::clone(&letter.wire);
         let place = Place::new(key, shared);
@@ -201,41 +198,25 @@ impl Driver {
     async fn errand(&mut self, letter: Letter) -> Result<(), Overflow> {
         if is_legacy(&letter.meta, &Method::INITIALIZED) {
             // All others wait for this one, so that it waits for none.
-            let gate = self.gate();
+            let gate = self.errands.gate();
             let latch = self.listen().await;
             self.errands
                 .start(Rc::clone(&self.shared), letter, gate, Some(latch));
             return Ok(());
         }
-        self.errands.push(letter)?;
-        self.start_errands();
-        Ok(())
-    }
-
-    /// Puts on the wire what has a place there.
-    fn start_errands(&mut self) {
-        while let Some(letter) = self.errands.next() {
-            let gate = self.gate();
-            self.errands.start(Rc::clone(&self.shared), letter, gate, None);
-        }
+        self.errands.send(&self.shared, letter)
     }
 
     /// Has the standing stream opened once the latch is dropped; what comes later waits for both.
     async fn listen(&mut self) -> Latch {
         let (initialized, latch) = Gate::shut(INITIALIZED_LIMIT);
         let (gate, listening) = Gate::shut(INITIALIZED_LIMIT + standing::HEAD_LIMIT);
-        self.gate = Some(gate);
+        self.errands.wait_for(gate);
         self.standing.shutdown().await;
         let (shared, session) = (Rc::clone(&self.shared), self.shared.session());
         self.standing
             .spawn_local(standing::run(shared, session, initialized, listening));
         latch
-    }
-
-    /// What a message has to wait for, if anything.
-    fn gate(&mut self) -> Option<Gate> {
-        self.gate.take_if(|gate| gate.is_open());
-        self.gate.clone()
     }
 
     /// Nobody waits for the answer: what comes is read, but a stream that has ended is not taken up again.
@@ -266,14 +247,7 @@ impl Driver {
     async fn close(&mut self) {
         self.inbox.close();
         self.standing.shutdown().await;
-        let errands = async {
-            while self.errands.ended().await.is_some() {
-                self.start_errands();
-            }
-        };
-        if timeout(CLOSE_LIMIT, errands).await.is_err() {
-            debug!(server = %self.shared.name, "closed before every notification was answered");
-        }
+        self.errands.finish(&self.shared).await;
         self.shared.abort_all();
         let session = self.shared.session();
         if session.is_to_be_ended() {
@@ -352,9 +326,6 @@ fn is_legacy(meta: &SendMeta, method: &Method) -> bool {
 
 /// How many commands may wait for the driver.
 const QUEUE: usize = 4096;
-
-/// Messages above this size are scanned off the thread.
-const LARGE: usize = 256 * 1024;
 
 /// How long messages wait for the answer to `notifications/initialized`.
 const INITIALIZED_LIMIT: Duration = Duration::from_secs(5);

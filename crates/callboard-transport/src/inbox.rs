@@ -6,7 +6,7 @@ use callboard_proto::frame::{Frame, Junk};
 use callboard_proto::wire::{Down, Event, Origin};
 
 /// A longer message is scanned off this thread, which serves other connections too.
-const LARGE: usize = 256 << 10;
+pub(crate) const LARGE: usize = 256 << 10;
 
 /// Collects the events of one wake-up of a reader; owned by that reader.
 #[derive(Debug)]

@@ -7,12 +7,12 @@
 //! Each errand on the wire costs a socket, and a server decides how many answers it asks for and how late it
 //! takes them: so both their number and that of those waiting are bounded.
 
-use super::Shared;
 use super::download::Download;
 use super::fault::Fault;
 use super::refusal;
 use super::request::Letter;
 use super::session::Session;
+use super::{CLOSE_LIMIT, Shared};
 use callboard_proto::Method;
 use http_body_util::BodyExt;
 use std::collections::VecDeque;
@@ -25,13 +25,16 @@ use tracing::debug;
 
 /// The errands of one transport: those on the wire, and those that wait for a place there in order.
 ///
-/// Owned by the driver; nothing starts unless it calls [`Errands::next`].
+/// Owned by the driver; nothing that waits starts unless it calls [`Errands::start_waiting`].
 #[derive(Default)]
 pub(super) struct Errands {
     running: JoinSet<()>,
     /// They go first: each stops work that nobody waits for.
     cancellations: VecDeque<Letter>,
     others: VecDeque<Letter>,
+    /// Shut while the server has not answered `notifications/initialized` and, where it has a standing stream, the
+    /// GET for that: all messages wait for it, exchanges too.
+    gate: Option<Gate>,
 }
 
 /// More errands wait than a server that reads would leave waiting.
@@ -39,12 +42,23 @@ pub(super) struct Errands {
 pub(super) struct Overflow;
 
 impl Errands {
-    /// Has `letter` wait for its turn.
+    /// What a message has to wait for, if anything.
+    pub(super) fn gate(&mut self) -> Option<Gate> {
+        self.gate.take_if(|gate| gate.is_open());
+        self.gate.clone()
+    }
+
+    /// Has what is sent from here on wait for `gate`.
+    pub(super) fn wait_for(&mut self, gate: Gate) {
+        self.gate = Some(gate);
+    }
+
+    /// Puts `letter` on the wire, or has it wait for its turn.
     ///
     /// # Errors
     ///
     /// There is neither a place on the wire nor room to wait; the letter is dropped.
-    pub(super) fn push(&mut self, letter: Letter) -> Result<(), Overflow> {
+    pub(super) fn send(&mut self, shared: &Rc<Shared>, letter: Letter) -> Result<(), Overflow> {
         if self.waiting() >= WAITING && !self.has_place() {
             return Err(Overflow);
         }
@@ -53,15 +67,28 @@ impl Errands {
         } else {
             self.others.push_back(letter);
         }
+        self.start_waiting(shared);
         Ok(())
     }
 
-    /// The letter whose turn it is, if there is a place for it; it is to be passed to [`Errands::start`].
-    pub(super) fn next(&mut self) -> Option<Letter> {
-        if !self.has_place() {
-            return None;
+    /// Puts on the wire what has a place there.
+    pub(super) fn start_waiting(&mut self, shared: &Rc<Shared>) {
+        while let Some(letter) = self.next() {
+            let gate = self.gate();
+            self.start(Rc::clone(shared), letter, gate, None);
         }
-        self.cancellations.pop_front().or_else(|| self.others.pop_front())
+    }
+
+    /// Sees all of them through, those that wait too, for as long as a close may take.
+    pub(super) async fn finish(&mut self, shared: &Rc<Shared>) {
+        let all = async {
+            while self.ended().await.is_some() {
+                self.start_waiting(shared);
+            }
+        };
+        if timeout(CLOSE_LIMIT, all).await.is_err() {
+            debug!(server = %shared.name, "closed before every notification was answered");
+        }
     }
 
     /// Puts one message on the wire, whether or not there is a place for it.
@@ -97,6 +124,14 @@ impl Errands {
         self.cancellations.clear();
         self.others.clear();
         waiting
+    }
+
+    /// The letter whose turn it is, if there is a place for it.
+    fn next(&mut self) -> Option<Letter> {
+        if !self.has_place() {
+            return None;
+        }
+        self.cancellations.pop_front().or_else(|| self.others.pop_front())
     }
 
     fn has_place(&self) -> bool {

@@ -1,8 +1,10 @@
 //! The items of an event stream, as its body comes in.
 
 use super::download::{Download, Torn};
+use crate::inbox::Inbox;
 use crate::turn::Turn;
 use callboard_proto::sse::{Sse, SseItem};
+use futures_util::FutureExt;
 use http_body_util::BodyExt;
 
 /// An event stream on its way; dropping it gives it up.
@@ -42,6 +44,17 @@ impl EventStream {
             let data = frame.into_data().unwrap_or_default();
             self.turn.took(data.len());
             self.sse.push(data);
+        }
+    }
+
+    /// The same; what is at hand goes into one batch with what is in `inbox`, which goes out before this waits.
+    pub(super) async fn next_for(&mut self, inbox: &mut Inbox) -> Result<Option<SseItem>, Torn> {
+        match self.next().now_or_never() {
+            Some(next) => next,
+            None => {
+                inbox.flush().await;
+                self.next().await
+            }
         }
     }
 }

@@ -20,7 +20,7 @@ mod stream;
 use super::errand::{Errands, Gate, Overflow};
 use super::request::Letter;
 use super::upload::Wire;
-use super::{CLOSE_LIMIT, Clients, HttpConfig, INITIALIZED_LIMIT, QUEUE, Shared, is_legacy};
+use super::{Clients, HttpConfig, INITIALIZED_LIMIT, QUEUE, Shared, is_legacy};
 use crate::{Events, Lifeline, Link, Post};
 use callboard_proto::Method;
 use callboard_proto::wire::{Command, Down, Event, Key};
@@ -30,9 +30,7 @@ use std::sync::Arc;
 use stream::Stream;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
-use tracing::debug;
 
 /// Opens an HTTP+SSE transport at the address of its stream; its tasks run on the current `LocalSet`.
 ///
@@ -77,7 +75,6 @@ async fn run(
         inbox,
         errands: Errands::default(),
         reader: JoinSet::new(),
-        gate: None,
         posts: Rc::default(),
         shared: Rc::new(Shared::new(&config, &clients, events)),
         _lifeline: lifeline,
@@ -101,8 +98,6 @@ struct Driver {
     errands: Errands,
     /// Reads the stream, and tells why it has ended.
     reader: JoinSet<Down>,
-    /// Shut while the server has not answered `notifications/initialized`.
-    gate: Option<Gate>,
     posts: Rc<Posts>,
     /// Its target is the endpoint that the server named.
     shared: Rc<Shared>,
@@ -134,7 +129,7 @@ impl Driver {
                     if end.is_err() {
                         return; // a panic: the lifeline tells
                     }
-                    self.start_errands();
+                    self.errands.start_waiting(&self.shared);
                 }
                 Some(end) = self.reader.join_next() => {
                     if let Ok(reason) = end {
@@ -147,34 +142,19 @@ impl Driver {
     }
 
     fn send(&mut self, key: Option<Key>, letter: Letter) -> Result<(), Overflow> {
-        let gate = self.gate();
         if let Some(key) = key {
+            let gate = self.errands.gate();
             self.posts.start(key, letter, gate, &self.shared);
         } else if is_legacy(&letter.meta, &Method::INITIALIZED) {
             // POSTs run side by side: all others wait for this one, so that it waits for none.
             let (shut, latch) = Gate::shut(INITIALIZED_LIMIT);
-            self.gate = Some(shut);
+            self.errands.wait_for(shut);
             self.errands
                 .start(Rc::clone(&self.shared), letter, None, Some(latch));
         } else {
-            self.errands.push(letter)?;
-            self.start_errands();
+            self.errands.send(&self.shared, letter)?;
         }
         Ok(())
-    }
-
-    /// Puts on the wire what has a place there.
-    fn start_errands(&mut self) {
-        while let Some(letter) = self.errands.next() {
-            let gate = self.gate();
-            self.errands.start(Rc::clone(&self.shared), letter, gate, None);
-        }
-    }
-
-    /// What a message has to wait for, if anything.
-    fn gate(&mut self) -> Option<Gate> {
-        self.gate.take_if(|gate| gate.is_open());
-        self.gate.clone()
     }
 
     async fn abort(&self, key: Key) {
@@ -185,14 +165,7 @@ impl Driver {
     /// Lets go of the stream once what was to be said is said: there is nothing else to end.
     async fn close(&mut self) {
         self.inbox.close();
-        let errands = async {
-            while self.errands.ended().await.is_some() {
-                self.start_errands();
-            }
-        };
-        if timeout(CLOSE_LIMIT, errands).await.is_err() {
-            debug!(server = %self.shared.name, "closed before every notification was answered");
-        }
+        self.errands.finish(&self.shared).await;
         self.posts.abort_all();
         self.reader.shutdown().await;
         self.shared.events.down(Down::Closed);

@@ -21,12 +21,11 @@ use super::errand::{self, Gate, Latch};
 use super::events::EventStream;
 use super::fault::Fault;
 use super::session::Session;
-use super::{LARGE, Shared, refusal};
-use crate::inbox::Inbox;
+use super::{Shared, refusal};
+use crate::inbox::{Inbox, LARGE};
 use bytes::Bytes;
 use callboard_proto::Frame;
 use callboard_proto::sse::{SseEvent, SseItem};
-use futures_util::FutureExt;
 use http::{Response, StatusCode};
 use std::pin::pin;
 use std::rc::Rc;
@@ -132,18 +131,7 @@ impl Standing {
         let since = Instant::now();
         let mut end = End::Empty;
         let mut stream = EventStream::new(body, self.shared.frame_limit);
-        loop {
-            // What is at hand goes into the same batch.
-            let next = match stream.next().now_or_never() {
-                Some(next) => next,
-                None => {
-                    self.inbox.flush().await;
-                    stream.next().await
-                }
-            };
-            let Ok(Some(item)) = next else {
-                break;
-            };
+        while let Ok(Some(item)) = stream.next_for(&mut self.inbox).await {
             match item {
                 SseItem::Event(event) => {
                     let is_message = content::is_message(&event);

@@ -11,7 +11,6 @@ use crate::inbox::Inbox;
 use callboard_proto::Brief;
 use callboard_proto::sse::{SseEvent, SseItem};
 use callboard_proto::wire::{Down, Ended, Event, StreamFailure};
-use futures_util::FutureExt;
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::time::timeout;
@@ -69,7 +68,7 @@ impl Stream {
         // Nothing is delivered before the connection is up.
         let mut nothing = Inbox::new(shared.events.clone());
         loop {
-            match self.next(&mut nothing).await {
+            match self.0.next_for(&mut nothing).await {
                 Ok(Some(SseItem::Event(event))) if is_endpoint(&event) => {
                     return resolved(&base, &event.data);
                 }
@@ -101,7 +100,7 @@ impl Stream {
     pub(super) async fn read(mut self, events: Events, posts: Rc<Posts>) -> Down {
         let mut inbox = Inbox::new(events);
         loop {
-            let delivered = match self.next(&mut inbox).await {
+            let delivered = match self.0.next_for(&mut inbox).await {
                 Ok(Some(SseItem::Event(event))) if content::is_message(&event) => {
                     inbox.push_seen(event.data, |parsed| posts.note(parsed)).await
                 }
@@ -118,17 +117,6 @@ impl Stream {
             if let Err(down) = delivered {
                 inbox.flush().await;
                 return down;
-            }
-        }
-    }
-
-    /// The next item; `None` at the end of the stream. What is in `inbox` goes out before this waits.
-    async fn next(&mut self, inbox: &mut Inbox) -> Result<Option<SseItem>, Torn> {
-        match self.0.next().now_or_never() {
-            Some(next) => next,
-            None => {
-                inbox.flush().await;
-                self.0.next().await
             }
         }
     }
