@@ -3,7 +3,8 @@
 //! The scripted server has its stream at the URL that is configured, and takes messages elsewhere.
 
 use crate::support::{
-    assert_echo, assert_says, at_rest, end, eventually, http, hub_of, meanwhile, millis, ready, secs, told,
+    assert_echo, assert_says, at_rest, end, eventually, first_failure, http, hub_of, meanwhile, millis,
+    ready, secs, told,
 };
 use callboard::{
     Delivery, ElicitResult, EraChoice, Hub, OpeningFailureKind, Revision, ServerConfig, ServerState,
@@ -130,12 +131,7 @@ async fn failure_reports_every_attempt() {
         let (config, server) = http("old", old_server([get], post)).await;
         let (hub, client) = hub_of(config);
 
-        let failure = client
-            .ready()
-            .within(secs(10))
-            .or_first_failure()
-            .await
-            .unwrap_err();
+        let failure = first_failure(&client).await;
 
         assert_says(
             &failure,
@@ -187,12 +183,7 @@ async fn stream_is_not_asked_for_without_need() {
         .await;
         let (hub, client) = hub_of(config.era(era));
 
-        client
-            .ready()
-            .within(secs(10))
-            .or_first_failure()
-            .await
-            .unwrap_err();
+        first_failure(&client).await;
         end(hub, &[]).await;
 
         let said = said(&server);
@@ -217,12 +208,7 @@ async fn endpoint_at_another_origin_parks_the_server() {
     .unwrap();
     let (hub, client) = hub_of(ServerConfig::sse("old", &server.url()).unwrap());
 
-    let failure = client
-        .ready()
-        .within(secs(10))
-        .or_first_failure()
-        .await
-        .unwrap_err();
+    let failure = first_failure(&client).await;
 
     assert_says(
         &failure,
@@ -369,12 +355,7 @@ async fn first_stream_that_ends_before_its_endpoint_is_told_and_another_is_asked
     let (config, _server) = http("old", old_server(streams, missing())).await;
     let (hub, client) = hub_of(config);
 
-    let failure = client
-        .ready()
-        .within(secs(10))
-        .or_first_failure()
-        .await
-        .unwrap_err();
+    let failure = first_failure(&client).await;
     assert_says(
         &failure,
         &[
@@ -595,12 +576,7 @@ async fn pinned_transport_that_is_not_there_is_told_with_what_to_do() {
     let (_, server) = http("old", Router::serve(["2026-07-28"])).await;
     let (hub, client) = hub_of(ServerConfig::sse("old", &server.url()).unwrap());
 
-    let failure = client
-        .ready()
-        .within(secs(10))
-        .or_first_failure()
-        .await
-        .unwrap_err();
+    let failure = first_failure(&client).await;
 
     assert_says(
         &failure,

@@ -1,6 +1,6 @@
 //! The way to a server over HTTP, as a configuration sets it: proxy, certificates, sockets.
 
-use crate::support::{assert_echo, assert_says, end, eventually, http, hub_of, millis, ready, secs};
+use crate::support::{assert_echo, assert_says, end, eventually, first_failure, http, hub_of, millis, ready};
 use callboard::{CallErrorKind, Delivery, ServerConfig};
 use callboard_testkit::{HttpScript, HttpStep, Router};
 use rustls::crypto::ring;
@@ -46,12 +46,7 @@ async fn server_with_a_certificate_of_its_own_is_reached_once_that_is_given() {
     let config = || ServerConfig::http("docs", &format!("https://{front}/mcp")).unwrap();
 
     let (hub, stranger) = hub_of(config());
-    let refused = stranger
-        .ready()
-        .within(secs(10))
-        .or_first_failure()
-        .await
-        .unwrap_err();
+    let refused = first_failure(&stranger).await;
     end(hub, &[]).await;
     assert_says(
         &refused,

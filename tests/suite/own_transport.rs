@@ -1,7 +1,8 @@
 //! Transports of the user's own: a real one, over TCP with an envelope that nothing here knows, and broken ones.
 
 use crate::support::{
-    assert_echo, assert_says, at_rest, end, eventually, hub_of, in_memory, meanwhile, millis, ready, secs,
+    assert_echo, assert_says, at_rest, end, eventually, first_failure, hub_of, in_memory, meanwhile, millis,
+    ready, secs,
 };
 use bytes::{Bytes, BytesMut};
 use callboard::{
@@ -208,12 +209,7 @@ async fn whatever_a_transport_does_is_told_and_tried_again() {
         });
         let (hub, client) = hub_of(ServerConfig::transport("own", transport));
 
-        let failure = client
-            .ready()
-            .within(secs(10))
-            .or_first_failure()
-            .await
-            .unwrap_err();
+        let failure = first_failure(&client).await;
 
         assert_says(&failure, &["`own`", words]);
         assert_ne!(client.view().state, ServerState::Parked, "{row}");
@@ -292,12 +288,7 @@ async fn connect_that_hangs_is_bounded_by_the_start_limit_and_dropped_with_the_h
     let config = ServerConfig::transport("own", transport).start_limit(millis(200));
     let (hub, client) = hub_of(config);
 
-    let failure = client
-        .ready()
-        .within(secs(10))
-        .or_first_failure()
-        .await
-        .unwrap_err();
+    let failure = first_failure(&client).await;
 
     assert_says(&failure, &["`own`", "no answer within 200ms"]);
     eventually("it is tried again", || connects.load(Ordering::Relaxed) >= 3).await;

@@ -3,7 +3,9 @@
 //! A hub on the thread of the test has all its logs captured at trace, whatever their target; the threaded form is
 //! the command line, run with `RUST_LOG=trace`.
 
-use crate::support::{Logs, at_rest, end, eventually, form, input, interim, logged, processes, secs, told};
+use crate::support::{
+    Logs, at_rest, end, eventually, first_failure, form, input, interim, logged, processes, secs, told,
+};
 use callboard::{
     CallError, CallErrorKind, Client, ElicitResult, Hub, InputKind, Outcome, PendingInput, Root,
     ServerConfig, ServerState,
@@ -269,22 +271,8 @@ async fn no_secret_is_told_of_what_http_servers_refuse_break_off_or_cannot_be_as
             }
         }
         let gone = hub.add(ServerConfig::http("gone", &nowhere).unwrap()).unwrap();
-        seen.debug(
-            &gone
-                .ready()
-                .within(secs(10))
-                .or_first_failure()
-                .await
-                .unwrap_err(),
-        );
-        seen.error(
-            &gone
-                .ready()
-                .within(secs(10))
-                .or_first_failure()
-                .await
-                .unwrap_err(),
-        );
+        seen.debug(&first_failure(&gone).await);
+        seen.error(&first_failure(&gone).await);
         seen.error(&gone.call_tool("t", json!({})).timeout(secs(1)).await.unwrap_err());
         last_words(seen, &hub, &client);
         at_rest(&hub).await;

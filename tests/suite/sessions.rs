@@ -1,8 +1,8 @@
 //! Legacy HTTP over the life of a connection: sessions that are lost, streams that end early, batches.
 
 use crate::support::{
-    Server, assert_echo, assert_says, at_rest, end, eventually, http, hub_of, meanwhile, millis, named,
-    processes, ready, recorded, secs, told,
+    Server, assert_echo, assert_says, at_rest, end, eventually, first_failure, http, hub_of, meanwhile,
+    millis, named, processes, ready, recorded, secs, told,
 };
 use callboard::message::LoggingLevel;
 use callboard::{
@@ -334,12 +334,7 @@ async fn session_of_a_version_that_is_not_spoken_is_ended() {
     let (config, server) = sessions.serve().await;
     let (hub, client) = hub_of(config);
 
-    client
-        .ready()
-        .within(secs(10))
-        .or_first_failure()
-        .await
-        .unwrap_err();
+    first_failure(&client).await;
 
     assert_eq!(trace(&server), ["server/discover", "initialize", "DELETE s1"]);
     end(hub, &[]).await;

@@ -1,8 +1,8 @@
 //! Servers on Unix sockets, real ones: of both eras, that go, come back, come late, and misbehave.
 
 use crate::support::{
-    assert_echo, assert_says, at_rest, end, eventually, hub_of, meanwhile, methods_of, millis, ready, secs,
-    sockets,
+    assert_echo, assert_says, at_rest, end, eventually, first_failure, hub_of, meanwhile, methods_of, millis,
+    ready, secs, sockets,
 };
 use callboard::{CallErrorKind, Delivery, Era, ServerConfig, ServerState};
 use callboard_demo::serve_unix;
@@ -101,12 +101,7 @@ async fn server_that_comes_late_and_comes_back_is_found() {
     let path = folder.folder().join("late");
     let (hub, client) = hub_of(ServerConfig::unix("sock", &path));
 
-    let failure = client
-        .ready()
-        .within(secs(10))
-        .or_first_failure()
-        .await
-        .unwrap_err();
+    let failure = first_failure(&client).await;
     assert_says(&failure, &["`sock`", "there is no socket `", "start its server"]);
     assert_ne!(client.view().state, ServerState::Parked);
 
@@ -215,12 +210,7 @@ async fn socket_that_cannot_be_used_is_told_and_parked_only_where_time_will_not_
     for (path, words, state) in table {
         let (hub, client) = hub_of(ServerConfig::unix("sock", &path));
 
-        let failure = client
-            .ready()
-            .within(secs(10))
-            .or_first_failure()
-            .await
-            .unwrap_err();
+        let failure = first_failure(&client).await;
 
         let shown = path.display().to_string();
         assert_says(&failure, &["`sock`", words, &shown]);

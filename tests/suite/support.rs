@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use callboard::{
-    CallError, CallErrorKind, Client, Delivery, Era, Hub, Revision, ServerConfig, Stage, memory,
+    CallError, CallErrorKind, Client, Delivery, Era, Hub, ReadyError, Revision, ServerConfig, Stage, memory,
 };
 use callboard_testkit::{
     HttpScript, HttpStep, Recorded, Router, Script, StdioScript, Transcript, UnixScript, results,
@@ -322,6 +322,12 @@ pub(crate) fn hub_of(config: ServerConfig) -> (Hub, Client) {
     let hub = Hub::builder("suite", "1").server(config).start().unwrap();
     let client = hub.client(&name).unwrap();
     (hub, client)
+}
+
+/// Why a server cannot be opened: its first failure, within 10 s.
+pub(crate) async fn first_failure(client: &Client) -> ReadyError {
+    let ready = client.ready().within(secs(10)).or_first_failure();
+    ready.await.unwrap_err()
 }
 
 /// A hub whose one server is open for calls.

@@ -1,8 +1,8 @@
 //! Ids and odd JSON-RPC messages: FR-023 to FR-028.
 
 use crate::support::{
-    Logs, assert_echo, assert_harmless, assert_says, assert_timeout, at_rest, end, http, hub_of, logged,
-    millis, of, processes, ready, secs,
+    Logs, assert_echo, assert_harmless, assert_says, assert_timeout, at_rest, end, first_failure, http,
+    hub_of, logged, millis, of, processes, ready, secs,
 };
 use callboard::{Delivery, Hub, Stage};
 use callboard_testkit::{HttpStep, Router, Script, results};
@@ -143,12 +143,7 @@ pub(super) async fn opening_answered_under_another_id_fails_by_its_limit() {
     let (config, server) = processes("files", &[script]);
     let (hub, client) = hub_of(config.probe_limit(millis(100)).start_limit(millis(400)));
 
-    let failure = client
-        .ready()
-        .within(secs(10))
-        .or_first_failure()
-        .await
-        .unwrap_err();
+    let failure = first_failure(&client).await;
 
     assert_says(
         &failure,

@@ -1,8 +1,8 @@
 //! Process life and death: FR-001 to FR-005, FR-009.
 
 use crate::support::{
-    assert_echo, assert_says, assert_timeout, at_rest, end, eventually, hub_of, is_alive, launched,
-    meanwhile, millis, of, processes, ready, secs, shell,
+    assert_echo, assert_says, assert_timeout, at_rest, end, eventually, first_failure, hub_of, is_alive,
+    launched, meanwhile, millis, of, processes, ready, secs, shell,
 };
 use callboard::{CallErrorKind, Delivery, Hub, ReadyError, ServerConfig, ServerState, Stage};
 use callboard_testkit::Script;
@@ -58,12 +58,7 @@ pub(super) async fn program_that_exits_at_once_is_told_with_status_and_last_word
     let start = Instant::now();
     let (hub, client) = hub_of(config);
 
-    let failure = client
-        .ready()
-        .within(secs(10))
-        .or_first_failure()
-        .await
-        .unwrap_err();
+    let failure = first_failure(&client).await;
 
     assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
     let words = [
