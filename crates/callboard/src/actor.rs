@@ -38,7 +38,7 @@ pub(crate) enum Exit {
 }
 
 /// Waits for the end of an actor and says how it came.
-pub(crate) async fn exit_of(task: JoinHandle<()>) -> Exit {
+pub(crate) async fn exit_of(task: impl Future<Output = Result<(), JoinError>>) -> Exit {
     match task.await {
         Ok(()) => Exit::Stopped,
         Err(error) => exit_from(error),

@@ -395,7 +395,7 @@ impl Prepared<'_> {
             Err(reason) => return fail(CallErrorKind::InvalidParams(reason)),
         };
         if shared.is_closing() {
-            return fail(CallErrorKind::Shutdown);
+            return fail(shared.end_kind());
         }
         params.meta_mut().append(&options.meta);
         let now = clock::now();

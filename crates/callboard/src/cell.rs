@@ -11,12 +11,15 @@
 //! arbiters, so that a blocked arbiter still gives its callers their timeouts.
 
 use crate::clock::{self, Instant};
+use callboard_proto::brief::panic_text;
 use callboard_transport::WireMark;
 use futures_util::task::AtomicWaker;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Waker};
 use std::time::Duration;
+use tracing::warn;
 
 /// How often the watchdog looks.
 pub(crate) const TICK: Duration = Duration::from_millis(500);
@@ -149,9 +152,12 @@ impl Outstanding {
             .flatten()
             .filter_map(|cell| cell.look(now))
             .collect();
-        // Outside the lock: a waker may run its caller's code at once.
+        // Outside the lock: a waker may run its caller's code at once. Each on its own: one that panics takes the
+        // others' only chance otherwise, and the watchdog along.
         for waker in due {
-            waker.wake();
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| waker.wake())) {
+                warn!(panic = panic_text(&*panic), "the waker of a caller panicked");
+            }
         }
     }
 

@@ -267,7 +267,7 @@ impl Ready<'_> {
                 let state = states.borrow_and_update().clone();
                 let failed = match &state.phase {
                     Phase::Ready { .. } => return Ok(ServerView::new(slot, state)),
-                    Phase::Stopped { .. } if self.client.shared.is_closing() => {
+                    Phase::Stopped { .. } if is_shut_down(&self.client.shared) => {
                         return Err(ReadyError::Shutdown {
                             server: server.clone(),
                         });
@@ -299,6 +299,11 @@ impl Ready<'_> {
             }),
         }
     }
+}
+
+/// Whether the hub has ended as it was asked to.
+fn is_shut_down(shared: &Shared) -> bool {
+    shared.is_closing() && !shared.has_failed()
 }
 
 /// Sleeps, on the runtime of the handlers where the caller has none: any executor may wait.

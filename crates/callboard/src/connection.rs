@@ -18,6 +18,8 @@ use crate::request::{Monitor, ReqEvent};
 use crate::shared::Shared;
 use crate::slot::Slot;
 use crate::supervisor::{SupMsg, Supervisor};
+#[cfg(test)]
+use crate::trap::Place;
 use actix::{Actor, ActorContext as _, Addr, Context, Handler, Message};
 use bytes::Bytes;
 use callboard_proto::envelope::Params;
@@ -387,6 +389,8 @@ impl Actor for Connection {
     type Context = Context<Self>;
 
     fn started(&mut self, context: &mut Self::Context) {
+        #[cfg(test)]
+        self.slot.trap.spring(Place::ConnectionStarted);
         if actor::may_start(context) {
             self.set_timer();
             actor::drive(context);
@@ -398,6 +402,8 @@ impl Handler<ConnMsg> for Connection {
     type Result = ();
 
     fn handle(&mut self, message: ConnMsg, context: &mut Self::Context) {
+        #[cfg(test)]
+        self.slot.trap.spring(Place::ConnectionHandler);
         let now = clock::now().into_std();
         match message {
             ConnMsg::Submit(Submit {
@@ -449,6 +455,8 @@ impl Handler<ConnMsg> for Connection {
 
 impl Driven for Connection {
     fn drive(&mut self, context: &mut Context<Self>, task: &mut task::Context<'_>) {
+        #[cfg(test)]
+        self.slot.trap.spring(Place::ConnectionDriver);
         while let Some(due) = self.due
             && self.timer.as_mut().poll(task).is_ready()
         {

@@ -172,6 +172,12 @@ pub enum CallErrorKind {
     /// The hub is shutting down.
     #[error("the hub is shut down")]
     Shutdown,
+    /// The hub has ended, which nobody asked it to.
+    #[error("the hub has ended, {reason}; start another one, and report the fault")]
+    HubFailed {
+        /// Which part of it failed, and how.
+        reason: String,
+    },
 }
 
 /// Where a call was when its limit passed.
@@ -312,6 +318,7 @@ impl CallErrorKind {
             Self::InvalidParams(_) => "invalid_params",
             Self::EndlessList(_) => "endless_list",
             Self::Shutdown => "shutdown",
+            Self::HubFailed { .. } => "hub_failed",
         }
     }
 }

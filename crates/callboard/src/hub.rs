@@ -198,7 +198,7 @@ impl Hub {
         });
         // The sender is dropped if the supervisor has ended before.
         let _ = ended.await;
-        self.inner.runtime.ended().await;
+        self.inner.runtime.ended(&self.inner.shared).await;
     }
 
     /// Stops the threads without a word to the actors, as the end of a process would.
@@ -256,6 +256,13 @@ impl Inner {
         self.runtime.supervisor().do_send(SupMsg::Add {
             slot: Arc::clone(&slot),
         });
+        // The hub may have begun to end since the first look, and its supervisor hear of nothing any more. Whoever
+        // ends it sets this before it looks through the registry, so that one of the two sees the other.
+        if self.shared.is_closing() {
+            self.shared.registry.remove(&slot);
+            slot.set_removed();
+            return Err(StartError::Shutdown);
+        }
         Ok(Client {
             shared: Arc::clone(&self.shared),
             slot,

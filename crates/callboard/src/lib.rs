@@ -40,6 +40,7 @@ mod clock;
 mod config;
 mod connection;
 mod error;
+mod exit;
 mod host;
 mod hub;
 mod options;
@@ -52,6 +53,8 @@ mod slot;
 mod spawner;
 mod supervisor;
 mod telemetry;
+#[cfg(test)]
+mod trap;
 
 pub use call::{Call, ManualCall, Outcome, Pages, Running};
 pub use callboard_proto::deadline::Limit;

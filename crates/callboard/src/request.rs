@@ -22,6 +22,8 @@ use crate::options::{Progress, Sink};
 use crate::shared::Shared;
 use crate::slot::{Admission, Rank, Slot};
 use crate::telemetry::{Leg, Observed};
+#[cfg(test)]
+use crate::trap::Place;
 use actix::{Actor, ActorContext as _, Addr, AsyncContext as _, Context, Handler, Message};
 use bytes::Bytes;
 use callboard_proto::envelope::Params;
@@ -700,6 +702,8 @@ impl Actor for Request {
             return;
         }
         let inner = &mut *self.0;
+        #[cfg(test)]
+        inner.slot.trap.spring(Place::RequestStarted);
         if let Some(admission) = &inner.admission {
             inner.exchange.handle_admitted(admission.conn.revision().era());
         } else {
@@ -715,6 +719,8 @@ impl Handler<ReqEvent> for Request {
 
     fn handle(&mut self, event: ReqEvent, context: &mut Self::Context) {
         let inner = &mut *self.0;
+        #[cfg(test)]
+        inner.slot.trap.spring(Place::RequestHandler);
         match event {
             ReqEvent::Settled(outcome) => inner.over(outcome),
             ReqEvent::Down => inner.over(Outcome::Down(Down::Vanished)),
@@ -735,6 +741,8 @@ impl Driven for Request {
 
 impl Inner {
     fn drive(&mut self, context: &mut Context<Request>, task: &mut task::Context<'_>) {
+        #[cfg(test)]
+        self.slot.trap.spring(Place::RequestDriver);
         let Some(reply) = &mut self.reply else { return };
         if reply.poll_closed(task).is_ready() {
             let reason = if self.cell.is_caller_timeout() {

@@ -12,7 +12,7 @@ use crate::clock;
 use crate::error::StartError;
 use crate::shared::Shared;
 use crate::spawner::Spawner;
-use crate::supervisor::{SupMsg, Supervisor};
+use crate::supervisor::{CLOSE_LIMIT, SupMsg, Supervisor};
 use actix::Addr;
 use actix_rt::{Arbiter, System};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::error;
 
@@ -150,7 +151,7 @@ impl Runtime {
     }
 
     /// Waits for the threads to end, after the supervisor has been told to shut down.
-    pub(crate) async fn ended(&self) {
+    pub(crate) async fn ended(&self, shared: &Shared) {
         match &self.kind {
             Kind::Threads { system, ended } => {
                 // The supervisor has stopped it, unless the supervisor itself has failed.
@@ -158,7 +159,10 @@ impl Runtime {
                 let mut ended = ended.clone();
                 let _ = ended.wait_for(|ended| *ended).await;
             }
-            Kind::Local { .. } => {}
+            Kind::Local { .. } => {
+                // They are gone, unless the supervisor itself has failed: then they close without it.
+                let _ = tokio::time::timeout(CLOSE_LIMIT, shared.gauges.connections.idle()).await;
+            }
         }
     }
 }
@@ -228,20 +232,16 @@ fn system_thread(arbiters: usize, shared: &Arc<Shared>, ready: &mpsc::SyncSender
 
 fn spawn_supervisor(shared: &Arc<Shared>, stop: Option<Box<dyn FnOnce() + Send>>) -> Addr<Supervisor> {
     let (addr, receiver) = actor::mailbox();
+    shared.set_supervisor(addr.clone());
     let task = actor::start(receiver, Supervisor::new(Arc::clone(shared), stop));
-    let shared = Arc::clone(shared);
-    tokio::task::spawn_local(async move {
-        if let Exit::Panicked(text) = actor::exit_of(task).await {
-            shared.fail(&format!("its supervisor failed, {text}"));
-        }
-    });
+    watch("its supervisor", task, shared);
     addr
 }
 
 fn spawn_spawner(shared: &Arc<Shared>) -> Home {
     let (addr, receiver) = actor::mailbox();
     let task = actor::start(receiver, Spawner::new(Arc::clone(shared)));
-    tokio::task::spawn_local(watch_spawner(task, Arc::clone(shared)));
+    watch("a spawner", task, shared);
     Home::new(addr)
 }
 
@@ -250,15 +250,53 @@ fn spawn_spawner_on(arbiter: &Arbiter, shared: &Arc<Shared>) -> Home {
     let shared = Arc::clone(shared);
     arbiter.spawn_fn(move || {
         let task = actor::start(receiver, Spawner::new(Arc::clone(&shared)));
-        tokio::task::spawn_local(watch_spawner(task, shared));
+        watch("a spawner", task, &shared);
         tokio::task::spawn_local(resident_timer());
     });
     Home::new(addr)
 }
 
-async fn watch_spawner(task: tokio::task::JoinHandle<()>, shared: Arc<Shared>) {
-    if let Exit::Panicked(text) = actor::exit_of(task).await {
-        shared.fail(&format!("a spawner failed, {text}"));
+/// Ends the hub with a reason when `task`, a part that it cannot go on without, ends before the hub does.
+fn watch(part: &'static str, task: JoinHandle<()>, shared: &Arc<Shared>) {
+    let vital = Vital {
+        part,
+        shared: Arc::clone(shared),
+        exit: Exit::Aborted,
+    };
+    let watching = tokio::task::spawn_local(async move { vital.tell(actor::exit_of(task).await) });
+    #[cfg(test)]
+    shared
+        .watches
+        .lock()
+        .unwrap()
+        .push((part, watching.abort_handle()));
+    drop(watching);
+}
+
+/// Tells the hub how a vital part ended, also where the task that watches over it is dropped before.
+struct Vital {
+    part: &'static str,
+    shared: Arc<Shared>,
+    exit: Exit,
+}
+
+impl Vital {
+    fn tell(mut self, exit: Exit) {
+        self.exit = exit;
+    }
+}
+
+impl Drop for Vital {
+    fn drop(&mut self) {
+        match &self.exit {
+            Exit::Panicked(text) => self.shared.fail(format!("{} failed, {text}", self.part)),
+            Exit::Aborted if !self.shared.is_closing() => {
+                self.shared
+                    .fail(format!("{} ended with its thread or `LocalSet`", self.part));
+            }
+            // As it was asked to.
+            Exit::Stopped | Exit::Aborted => {}
+        }
     }
 }
 

@@ -2,14 +2,18 @@
 
 use crate::cell::Outstanding;
 use crate::clock::{self, Instant};
+use crate::error::CallErrorKind;
 use crate::host::Handlers;
 use crate::options::Defaults;
 use crate::registry::Registry;
 use crate::slot::Phase;
+use crate::supervisor::{SupMsg, Supervisor};
+use actix::Addr;
 use callboard_proto::envelope::is_traceparent;
 use callboard_proto::message::Implementation;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tracing::error;
@@ -81,6 +85,13 @@ pub(crate) struct Shared {
     pub(crate) trace_context: Option<TraceContext>,
     /// Set once, when the hub shuts down; new calls are refused from then on.
     closing: AtomicBool,
+    /// Why the hub ends, where nobody asked it to. Set before `closing`.
+    failure: OnceLock<String>,
+    /// Set once, when the runtime is started.
+    supervisor: OnceLock<Addr<Supervisor>>,
+    /// The tasks that watch over the vital parts, for a test to break.
+    #[cfg(test)]
+    pub(crate) watches: Mutex<Vec<(&'static str, tokio::task::AbortHandle)>>,
     pub(crate) registry: Registry,
     pub(crate) outstanding: Arc<Outstanding>,
     pub(crate) gauges: Gauges,
@@ -111,6 +122,10 @@ impl Shared {
             defaults,
             trace_context,
             closing: AtomicBool::new(false),
+            failure: OnceLock::new(),
+            supervisor: OnceLock::new(),
+            #[cfg(test)]
+            watches: Mutex::default(),
             registry: Registry::default(),
             outstanding: Arc::default(),
             gauges: Gauges::default(),
@@ -134,18 +149,61 @@ impl Shared {
         self.closing.store(true, Ordering::Release);
     }
 
-    /// The hub cannot go on: a part of it that is never restarted has failed. All servers say why.
-    pub(crate) fn fail(&self, reason: &str) {
+    /// Whom the servers belong to, once the runtime is started.
+    pub(crate) fn supervisor(&self) -> Option<&Addr<Supervisor>> {
+        self.supervisor.get()
+    }
+
+    /// For the runtime, when it starts.
+    pub(crate) fn set_supervisor(&self, supervisor: Addr<Supervisor>) {
+        // There is one for each hub.
+        let _ = self.supervisor.set(supervisor);
+    }
+
+    /// The hub cannot go on: a part of it that is never restarted has failed. All servers say why, and what still
+    /// runs is closed.
+    pub(crate) fn fail(&self, reason: String) {
         error!(reason, "the hub ends");
+        // The first reason stands.
+        let _ = self.failure.set(reason);
         self.close();
         for slot in self.registry.all() {
             slot.publish(|state| {
                 state.phase = Phase::Stopped {
-                    reason: format!("the hub has ended, {reason}").into(),
+                    reason: self.why_ended().into(),
                 };
                 state.since = clock::now();
             });
         }
+        if let Some(supervisor) = self.supervisor() {
+            // Bounded: once for each part that is watched. Lost where the supervisor is what failed.
+            supervisor.do_send(SupMsg::Shutdown {
+                within: Duration::ZERO,
+                done: None,
+            });
+        }
+    }
+
+    /// Why the hub takes no calls any more, in words.
+    pub(crate) fn why_ended(&self) -> String {
+        match self.failure.get() {
+            Some(reason) => format!("the hub has ended, {reason}"),
+            None => "the hub is shut down".to_owned(),
+        }
+    }
+
+    /// The same as what a call is refused with.
+    pub(crate) fn end_kind(&self) -> CallErrorKind {
+        match self.failure.get() {
+            Some(reason) => CallErrorKind::HubFailed {
+                reason: reason.clone(),
+            },
+            None => CallErrorKind::Shutdown,
+        }
+    }
+
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failure.get().is_some()
     }
 }
 

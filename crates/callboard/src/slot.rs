@@ -49,6 +49,8 @@ pub(crate) struct Slot {
     /// Answers what the server asks, on the host's runtime.
     pub(crate) dispatcher: Dispatcher,
     pub(crate) meters: Arc<Meters>,
+    #[cfg(test)]
+    pub(crate) trap: crate::trap::Trap,
     state: watch::Sender<SlotState>,
 }
 
@@ -151,6 +153,8 @@ impl Slot {
             mirrors: Mirrors::default(),
             dispatcher,
             meters,
+            #[cfg(test)]
+            trap: crate::trap::Trap::default(),
             state: watch::Sender::new(state),
         }
     }

@@ -4,12 +4,15 @@
 use crate::actor;
 use crate::config::{HttpSettings, HttpWay, Reach, ServerConfig, StdioSettings};
 use crate::connection::{ConnMsg, ConnRef, Connection};
+use crate::exit::ExitNotice;
 use crate::request::{Request, Start};
 use crate::shared::Shared;
 use crate::slot::{RESERVE, Slot};
-use crate::supervisor::{ConnExit, SupMsg, Supervisor};
+use crate::supervisor::ConnExit;
+#[cfg(test)]
+use crate::trap::Place;
 use actix::dev::channel::AddressReceiver;
-use actix::{Actor, Addr, Context, Handler, Message};
+use actix::{Actor, Context, Handler, Message};
 use callboard_proto::dialect::Identity;
 use callboard_proto::negotiate::{Channel, Known, OpeningConfig, Reopened};
 use callboard_proto::protocol::Config;
@@ -21,6 +24,7 @@ use callboard_transport::{Events, Link, custom, http, memory, stdio, unix};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
+use tokio_util::task::AbortOnDropHandle;
 
 /// What a spawner is told.
 pub(crate) enum SpawnMsg {
@@ -43,7 +47,8 @@ pub(crate) struct Launch {
     pub(crate) config: Arc<ServerConfig>,
     pub(crate) conn: Arc<ConnRef>,
     pub(crate) receiver: AddressReceiver<Connection>,
-    pub(crate) supervisor: Addr<Supervisor>,
+    /// Told of its end, also where it is never started.
+    pub(crate) notice: ExitNotice,
     pub(crate) known: Known,
     /// When the first connection of this opening was started.
     pub(crate) started: Instant,
@@ -74,20 +79,30 @@ impl Spawner {
     }
 
     fn launch(&self, launch: Launch) {
+        #[cfg(test)]
+        launch.slot.trap.spring(Place::SpawnerLaunch);
+        #[cfg(test)]
+        let watched = Arc::clone(&launch.slot);
         let Launch {
             slot,
             config,
             conn,
             receiver,
-            supervisor,
+            notice,
             known,
             started,
             reopened,
         } = launch;
         let deliver = {
             let conn = Arc::clone(&conn);
+            #[cfg(test)]
+            let slot = Arc::clone(&slot);
             // Bounded by the credit in each batch.
-            Events::new(move |batch| conn.addr.do_send(ConnMsg::Batch(batch)))
+            Events::new(move |batch| {
+                #[cfg(test)]
+                slot.trap.spring(Place::TransportReader);
+                conn.addr.do_send(ConnMsg::Batch(batch));
+            })
         };
         let (gone_sender, gone) = oneshot::channel();
         let channel = match &config.reach {
@@ -119,19 +134,21 @@ impl Spawner {
             log_level: slot.log_level(),
             keys: slot.ids(),
         };
-        let generation = conn.generation;
         let (end_sender, mut end) = oneshot::channel();
         let connection = Connection::new(
             Arc::clone(&self.shared),
-            Arc::clone(&slot),
-            supervisor.clone(),
+            slot,
+            notice.supervisor().clone(),
             conn,
             protocol,
             link,
             end_sender,
         );
-        let task = actor::start(receiver, connection);
+        // Whatever ends the monitor ends the connection too, so that never two generations are alive.
+        let task = AbortOnDropHandle::new(actor::start(receiver, connection));
         tokio::task::spawn_local(async move {
+            #[cfg(test)]
+            watched.trap.spring(Place::MonitorStarted);
             let exit = match (actor::exit_of(task).await, end.try_recv()) {
                 (actor::Exit::Stopped, Ok(end)) => ConnExit::Ended(end),
                 (actor::Exit::Panicked(text), _) => ConnExit::Panicked(text),
@@ -139,11 +156,9 @@ impl Spawner {
             };
             // The next generation may start only when the old process tree is gone.
             let _ = gone.await;
-            supervisor.do_send(SupMsg::Exited {
-                slot,
-                generation,
-                exit,
-            });
+            #[cfg(test)]
+            watched.trap.spring(Place::MonitorEnding);
+            notice.tell(exit);
         });
     }
 
@@ -230,7 +245,11 @@ impl Handler<SpawnMsg> for Spawner {
 
     fn handle(&mut self, message: SpawnMsg, context: &mut Self::Context) {
         match message {
-            SpawnMsg::Start(start) => Request::start(*start, &self.shared),
+            SpawnMsg::Start(start) => {
+                #[cfg(test)]
+                start.slot.trap.spring(Place::SpawnerStart);
+                Request::start(*start, &self.shared);
+            }
             SpawnMsg::Launch(launch) => self.launch(*launch),
             #[cfg(test)]
             SpawnMsg::Test(act) => act(),

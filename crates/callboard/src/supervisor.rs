@@ -13,10 +13,13 @@ use crate::actor;
 use crate::clock;
 use crate::config::{ServerConfig, ServerName};
 use crate::connection::{ConnMsg, ConnRef};
+use crate::exit::ExitNotice;
 use crate::hub::ServerInfo;
 use crate::shared::Shared;
 use crate::slot::{Phase, REMOVED, Slot};
 use crate::spawner::{Launch, SpawnMsg};
+#[cfg(test)]
+use crate::trap::Place;
 use actix::{Actor, ActorContext as _, Addr, AsyncContext as _, Context, Handler, Message};
 use callboard_proto::negotiate::{Channel, Known, Opened, Reopened, Way};
 use callboard_proto::protocol::End;
@@ -46,7 +49,7 @@ pub(crate) enum SupMsg {
         conn: Arc<ConnRef>,
         opened: Box<Opened>,
     },
-    /// A connection is gone, its process tree too. From its monitor task, once for each generation.
+    /// A connection is gone, its process tree too. From its [`ExitNotice`], once for each generation.
     Exited {
         slot: Arc<Slot>,
         generation: u64,
@@ -76,7 +79,7 @@ pub(crate) enum ConnExit {
     Ended(End),
     /// It panicked.
     Panicked(String),
-    /// Its thread is going down.
+    /// Without a word: it was never started, or its monitor or its thread has ended.
     Aborted,
 }
 
@@ -126,7 +129,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// A connection that was open for so long ends a streak of failures.
 const HEALTHY: Duration = Duration::from_secs(60);
 /// How long connections may take to close at a shutdown: the close ladder of a child fits in.
-const CLOSE_LIMIT: Duration = Duration::from_secs(8);
+pub(crate) const CLOSE_LIMIT: Duration = Duration::from_secs(8);
 
 impl Supervisor {
     pub(crate) fn new(shared: Arc<Shared>, stop_runtime: Option<Box<dyn FnOnce() + Send>>) -> Self {
@@ -140,7 +143,7 @@ impl Supervisor {
 
     fn add(&mut self, slot: Arc<Slot>, context: &mut Context<Self>) {
         if self.ending.is_some() {
-            return stopped(&slot, "the hub is shut down");
+            return stopped(&slot, &self.shared.why_ended());
         }
         if slot.is_removed() {
             return stopped(&slot, REMOVED);
@@ -286,7 +289,7 @@ impl Supervisor {
                 error!(server = %slot.name, panic = text, "the connection panicked");
                 format!("a fault in callboard, {text}").into()
             }
-            ConnExit::Aborted => "its thread ended".into(),
+            ConnExit::Aborted => "it was ended without a word".into(),
         };
         // What was remembered and did not hold is found out anew.
         if was_ready.is_none() && !says_nothing {
@@ -341,7 +344,7 @@ impl Supervisor {
         let ids: Vec<u64> = self.children.keys().copied().collect();
         for id in ids {
             if let Some(child) = self.children.get_mut(&id) {
-                stopped(&child.slot, "the hub is shut down");
+                stopped(&child.slot, &self.shared.why_ended());
                 child.stopping = true;
                 child.close();
             }
@@ -413,7 +416,7 @@ impl Child {
                 config: Arc::clone(&self.config),
                 conn,
                 receiver,
-                supervisor,
+                notice: ExitNotice::new(supervisor, Arc::clone(&self.slot), self.generation),
                 known: self.known,
                 started: self.started,
                 reopened,
@@ -447,6 +450,13 @@ impl Child {
     }
 }
 
+impl Drop for Child {
+    fn drop(&mut self) {
+        // It is still there where the supervisor failed, or gave up waiting for it.
+        self.close();
+    }
+}
+
 fn stopped(slot: &Slot, reason: &str) {
     slot.publish(|state| {
         state.phase = Phase::Stopped {
@@ -474,6 +484,10 @@ impl Handler<SupMsg> for Supervisor {
     type Result = ();
 
     fn handle(&mut self, message: SupMsg, context: &mut Self::Context) {
+        #[cfg(test)]
+        if let SupMsg::Exited { slot, .. } = &message {
+            slot.trap.spring(Place::Supervisor);
+        }
         match message {
             SupMsg::Add { slot } => self.add(slot, context),
             SupMsg::Remove { slot } => self.remove(&slot),

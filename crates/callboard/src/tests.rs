@@ -2,6 +2,8 @@
 //!
 //! Each of these has been seen to fail with its guard undone; what the guard is stands above the test.
 
+mod panics;
+
 use crate::clock;
 use crate::connection::{ConnMsg, ConnRef, OnConnection};
 use crate::error::{CallErrorKind, Delivery, ReadyError, Stage};
@@ -137,50 +139,6 @@ async fn the_place_of_a_call_is_free_when_its_answer_arrives() {
         echo(&client).await.unwrap();
     }
 
-    at_rest(&hub).await;
-    hub.shutdown(Duration::ZERO).await;
-}
-
-// Trap: a panic in a handler of the connection. Guard: `Monitor` says `Down` when it is dropped.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_panicking_connection_ends_its_calls_and_is_replaced() {
-    let read = Arc::new(AtomicUsize::new(0));
-    let hub = Hub::builder("test", "1")
-        .server(ServerConfig::memory("mem", counting(Arc::clone(&read))))
-        .server(ServerConfig::memory("bystander", server()))
-        .start()
-        .unwrap();
-    let (client, bystander) = (hub.client("mem").unwrap(), hub.client("bystander").unwrap());
-    client.ready().await.unwrap();
-    let calls: Vec<_> = (0..32)
-        .map(|_| {
-            let client = client.clone();
-            tokio::spawn(async move {
-                client
-                    .call_tool("hang", json!({}))
-                    .timeout(Duration::from_secs(20))
-                    .await
-            })
-        })
-        .collect();
-    // All of them are written: `server/discover` and the calls. One that is not would go to the next connection.
-    while read.load(Ordering::SeqCst) < 33 {
-        tokio::task::yield_now().await;
-    }
-
-    on_connection(&client, |_| panic!("on purpose"));
-
-    for call in calls {
-        let error = call.await.unwrap().unwrap_err();
-        assert!(
-            matches!(error.kind(), CallErrorKind::ConnectionDown { .. }),
-            "{error}"
-        );
-        assert_eq!(error.delivery(), Delivery::Unknown);
-    }
-    assert_eq!(echo(&client).await.unwrap(), "x", "the same handle works again");
-    assert_eq!(echo(&bystander).await.unwrap(), "x");
-    assert_eq!(client.view().restarts, 1);
     at_rest(&hub).await;
     hub.shutdown(Duration::ZERO).await;
 }
@@ -524,33 +482,6 @@ async fn a_dropped_hub_ends_by_itself() {
         echo(&client).await.unwrap_err().kind(),
         CallErrorKind::Shutdown
     ));
-}
-
-#[tokio::test]
-async fn a_failing_spawner_ends_the_hub_with_a_reason() {
-    let (hub, client) = threaded(config()).await;
-
-    client
-        .slot
-        .home
-        .spawner()
-        .do_send(SpawnMsg::Test(Box::new(|| panic!("on purpose"))));
-
-    let mut states = client.slot.subscribe();
-    states
-        .wait_for(|state| matches!(state.phase, Phase::Stopped { .. }))
-        .await
-        .unwrap();
-    assert!(
-        client.view().reason.contains("on purpose"),
-        "{}",
-        client.view().reason
-    );
-    assert!(matches!(
-        echo(&client).await.unwrap_err().kind(),
-        CallErrorKind::Shutdown
-    ));
-    hub.shutdown(Duration::ZERO).await;
 }
 
 #[test]

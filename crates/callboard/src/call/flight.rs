@@ -154,7 +154,7 @@ impl Flight {
         );
         let failure = match down && self.client.shared.is_closing() {
             true => Failure {
-                kind: CallErrorKind::Shutdown,
+                kind: self.client.shared.end_kind(),
                 ..failure
             },
             false => failure,
