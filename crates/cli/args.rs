@@ -145,7 +145,8 @@ pub(crate) struct BenchArgs {
     /// The server over stdio, as --stdio; it needs the tools echo {text} and blob {size}
     #[arg(long, value_name = "'CMD ARG…'", allow_hyphen_values = true)]
     pub(crate) server: Option<String>,
-    /// seq: one call after the other; conc: --concurrency calls at a time
+    /// seq: one call after the other; conc: --concurrency calls at a time; loss: the server is killed under --n calls,
+    /// and needs the tools pid {} and echo {text, delay_ms}
     #[arg(long, default_value = "seq")]
     pub(crate) mode: String,
     /// Calls that are measured

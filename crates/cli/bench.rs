@@ -4,7 +4,9 @@
 //! open ─► tools/list ─► warm-up ─► measured: workers, each one call after the other ─► Figures
 //! ```
 //! Its flags and the members of its line are those that drivers of other clients have in the same comparison.
-//! Every answer is checked: a figure of wrong answers is none.
+//! Every answer is checked: a figure of wrong answers is none. Mode `loss` has a question of its own: `bench/loss.rs`.
+
+mod loss;
 
 use crate::args::{BenchArgs, BenchTransport, Global, Rt};
 use crate::attend::{self, attend};
@@ -12,7 +14,7 @@ use crate::error::{CliError, Exit};
 use crate::output::{Output, note};
 use crate::target;
 use callboard::message::ContentBlock;
-use callboard::{Client, Hub, HubBuilder, ServerConfig, ToolResult};
+use callboard::{Client, Hub, HubBuilder, ServerConfig, ServerView, ToolResult};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
@@ -27,9 +29,12 @@ pub(crate) async fn run(global: &Global, args: &BenchArgs, output: &Output) -> R
     let mut line = Line::new(args);
     let outcome = match plan(global, args) {
         Ok((server, workload)) => {
-            let hub = attend::hub([server]);
+            let hub = attend::hub([server.clone()]);
             let measure = async |hub: &Hub| {
-                line.add(&measured(hub, args, workload).await?);
+                match workload {
+                    Workload::Calls(calls) => line.add(&measured(hub, args, calls).await?),
+                    Workload::Loss => line.add(&loss::measured(hub, args, server).await?),
+                }
                 Ok(Exit::Done)
             };
             match args.rt {
@@ -83,9 +88,15 @@ impl Line {
     }
 }
 
+/// What is done to the server.
+enum Workload {
+    Calls(Calls),
+    Loss,
+}
+
 /// What is called, over and over.
 #[derive(Clone)]
-struct Workload {
+struct Calls {
     tool: &'static str,
     arguments: Arc<RawValue>,
     /// The length of the text in a right answer.
@@ -111,16 +122,22 @@ struct Figures {
 
 /// Where to, and what: known before anything is started.
 fn plan(global: &Global, args: &BenchArgs) -> Result<(ServerConfig, Workload), CliError> {
-    let workers = match args.mode.as_str() {
-        "seq" => 1,
-        "conc" => args.concurrency,
+    let (loses, at_once) = match args.mode.as_str() {
+        "seq" => (false, 1),
+        "conc" => (false, args.concurrency),
+        "loss" => (true, args.calls),
         other => {
             return Err(CliError::Usage(format!(
-                "there is no mode `{other}`; there are: seq, conc"
+                "there is no mode `{other}`; there are: seq, conc, loss"
             )));
         }
     };
     let server = match transport(global, args) {
+        BenchTransport::Http if loses => {
+            return Err(CliError::Usage(
+                "mode loss kills the server, which must be a child: give --server 'CMD ARG…'".to_owned(),
+            ));
+        }
         BenchTransport::Http => match &global.url {
             Some(url) => target::endpoint(url, &global.header)?,
             None => return Err(CliError::Usage("http needs --url".to_owned())),
@@ -131,19 +148,22 @@ fn plan(global: &Global, args: &BenchArgs) -> Result<(ServerConfig, Workload), C
             (None, None) => return Err(CliError::Usage("stdio needs --server 'CMD ARG…'".to_owned())),
         },
     };
-    let server = server.era(global.era.0).max_in_flight(workers.max(IN_FLIGHT));
+    let server = server.era(global.era.0).max_in_flight(at_once.max(IN_FLIGHT));
+    if loses {
+        return Ok((server, Workload::Loss));
+    }
     let (tool, arguments, expected) = match args.payload {
         0 => ("echo", json!({ "text": TEXT }), TEXT.len()),
         size => ("blob", json!({ "size": size }), size),
     };
     let arguments = to_raw_value(&arguments).map_err(|error| CliError::Usage(error.to_string()))?;
-    let workload = Workload {
+    let calls = Calls {
         tool,
         arguments: arguments.into(),
         expected,
-        workers,
+        workers: at_once,
     };
-    Ok((server, workload))
+    Ok((server, Workload::Calls(calls)))
 }
 
 fn transport(global: &Global, args: &BenchArgs) -> BenchTransport {
@@ -153,8 +173,8 @@ fn transport(global: &Global, args: &BenchArgs) -> BenchTransport {
     })
 }
 
-async fn measured(hub: &Hub, args: &BenchArgs, workload: Workload) -> Result<Figures, CliError> {
-    let start = Instant::now();
+/// The one server of the hub, ready, and its tools listed.
+async fn open(hub: &Hub) -> Result<(Client, ServerView), CliError> {
     let [server] = &hub.servers()[..] else {
         return Err(CliError::Usage("a bench takes one server".to_owned()));
     };
@@ -163,6 +183,12 @@ async fn measured(hub: &Hub, args: &BenchArgs, workload: Workload) -> Result<Fig
     if client.tools().await?.is_empty() {
         return Err(CliError::Bench("the server has no tools".to_owned()));
     }
+    Ok((client, view))
+}
+
+async fn measured(hub: &Hub, args: &BenchArgs, workload: Calls) -> Result<Figures, CliError> {
+    let start = Instant::now();
+    let (client, view) = open(hub).await?;
     let ready = start.elapsed();
 
     let warm = calls(&client, &workload, args.warmup, args.rt).await?;
@@ -211,7 +237,7 @@ struct Tally {
 }
 
 /// Makes `total` calls, shared out among the workers.
-async fn calls(client: &Client, workload: &Workload, total: usize, rt: Rt) -> Result<Tally, CliError> {
+async fn calls(client: &Client, workload: &Calls, total: usize, rt: Rt) -> Result<Tally, CliError> {
     let mut workers = JoinSet::new();
     for worker in 0..workload.workers {
         let share = total / workload.workers + usize::from(worker < total % workload.workers);
@@ -235,7 +261,7 @@ async fn calls(client: &Client, workload: &Workload, total: usize, rt: Rt) -> Re
     Ok(all)
 }
 
-async fn one_after_the_other(client: Client, workload: Workload, share: usize) -> Tally {
+async fn one_after_the_other(client: Client, workload: Calls, share: usize) -> Tally {
     let mut tally = Tally {
         latencies: Vec::with_capacity(share),
         ..Tally::default()

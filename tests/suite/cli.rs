@@ -1053,8 +1053,16 @@ async fn bench_prints_one_line_of_figures() {
 async fn bench_that_cannot_be_run_says_why_in_its_line() {
     let demo = demo_command("modern");
     let url = refusing_url();
-    let table: [(&[&str], &str); 4] = [
-        (&["--mode", "loss", "--server", &demo], "no mode `loss`"),
+    let folder = Folder::new();
+    let launched = folder.file("server", &TELLS_PID.replace("$$", "$PPID"));
+    let launched = format!("sh {launched}");
+    let table: [(&[&str], &str); 6] = [
+        (&["--mode", "conns", "--server", &demo], "no mode `conns`"),
+        (&["--mode", "loss", "--url", &url], "must be a child"),
+        (
+            &["--mode", "loss", "--server", &launched],
+            "name the server itself",
+        ),
         (&["--transport", "stdio"], "--server"),
         (&["--url", &url], "not ready"),
         (&["--server", &demo, "--payload", "10"], "calls to warm up failed"),
@@ -1065,6 +1073,33 @@ async fn bench_that_cannot_be_run_says_why_in_its_line() {
         assert_eq!(ended.exit, 1, "{args:?}: {ended:?}");
         let line: Value = serde_json::from_str(&ended.stdout).unwrap();
         assert!(line["failure"].as_str().unwrap().contains(reason), "{line}");
+    }
+}
+
+#[tokio::test]
+async fn bench_kills_the_server_under_its_calls_and_counts_what_became_of_each() {
+    let folder = Folder::new();
+    let server = format!("sh {}", folder.file("server", TELLS_PID));
+    for rt in ["multi", "current"] {
+        let args = ["bench", "--mode", "loss", "--n", "300", "--rt", rt];
+        let ended = run(&[&args[..], &["--server", &server]].concat()).await;
+
+        let figures: Value = serde_json::from_str(ended.done()).unwrap();
+        for (count, expected) in [
+            ("failed", 300),
+            ("answered", 0),
+            ("hung", 0),
+            ("not_as_promised", 0),
+            ("errors", 0),
+        ] {
+            assert_eq!(figures[count], json!(expected), "{rt}, {count}: {figures}");
+        }
+        let time = |figure: &str| figures[figure].as_f64().unwrap();
+        let times = ["first_error_ms", "all_errors_ms", "auto_recover_ms"].map(time);
+        assert!(times.is_sorted(), "{rt}: {figures}");
+        assert!(time("recreate_ms") > 0.0, "{rt}: {figures}");
+        let text = figures["error_text"].as_str().unwrap();
+        assert!(text.contains("signal 9"), "{rt}: {text}");
     }
 }
 
@@ -1271,6 +1306,21 @@ fn tool_calls(server: &HttpScript) -> Vec<Value> {
 fn demo_command(era: &str) -> String {
     format!("\"{PROGRAM}\" demo-server --era {era}")
 }
+
+/// A modern server that tells its process, and keeps everybody waiting who asks for a delay; for `sh`.
+const TELLS_PID: &str = r#"
+while read -r line; do
+    id=${line#*'"id":'}
+    id=${id%%[,\}]*}
+    case $line in
+        *server/discover*) result='"supportedVersions":["2026-07-28"],"capabilities":{"tools":{}}' ;;
+        *tools/list*) result='"tools":[{"name":"echo","inputSchema":{"type":"object"}}]' ;;
+        *'"pid"'*) result='"content":[{"type":"text","text":"'$$'"}]' ;;
+        *delay_ms*) continue ;;
+        *) result='"content":[{"type":"text","text":"hello, world"}]' ;;
+    esac
+    printf '{"jsonrpc":"2.0","id":%s,"result":{"resultType":"complete",%s}}\n' "$id" "$result"
+done"#;
 
 /// A page of a modern list.
 fn page(member: &str, items: Value, cursor: Option<&str>) -> HttpStep {

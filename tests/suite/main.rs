@@ -17,6 +17,7 @@ mod http_sse;
 mod http_statuses;
 mod http_ways;
 mod leaks;
+mod loss;
 mod mrtr;
 mod opening;
 mod own_transport;
