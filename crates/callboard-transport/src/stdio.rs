@@ -25,6 +25,7 @@ use futures_util::FutureExt as _;
 use reaper::Graces;
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::task::AbortOnDropHandle;
@@ -56,6 +57,24 @@ pub struct StdioConfig {
     pub stall_limit: Duration,
     /// How many commands may wait for the writer. Default: 4,096.
     pub queue: usize,
+    /// Gets each line of the server's stderr. Default: none.
+    pub on_stderr: Option<LineSink>,
+}
+
+/// Is given lines of a server's stderr, without their ends; a longer one than 8 KiB comes in pieces, and bytes that
+/// are no text as `\u{fffd}`. It is called on the server's thread, and must not block.
+#[derive(Clone)]
+pub struct LineSink(Arc<dyn Fn(&str) + Send + Sync>);
+
+impl LineSink {
+    /// What is called for each line.
+    pub fn new(take: impl Fn(&str) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(take))
+    }
+
+    fn take(&self, line: &str) {
+        (self.0)(line);
+    }
 }
 
 impl StdioConfig {
@@ -74,6 +93,7 @@ impl StdioConfig {
             term_grace: Duration::from_secs(2),
             stall_limit: Duration::from_secs(30),
             queue: 4096,
+            on_stderr: None,
         }
     }
 }
@@ -94,7 +114,7 @@ impl fmt::Debug for StdioConfig {
             .field("term_grace", &self.term_grace)
             .field("stall_limit", &self.stall_limit)
             .field("queue", &self.queue)
-            .finish()
+            .finish_non_exhaustive()
     }
 }
 
@@ -121,7 +141,8 @@ pub fn open(config: &StdioConfig, events: Events, reaper: &Reaper, gone: oneshot
     };
     let stderr = stderr::Tail::default();
     let (child, fate) = reaper.adopt(spawned.process, graces, stderr.clone(), gone);
-    let drained = stderr::drain(spawned.stderr, config.name.clone(), stderr.clone(), fate.clone());
+    let lines = stderr::LineLog::new(config.name.clone(), config.on_stderr.clone());
+    let drained = stderr::drain(spawned.stderr, lines, stderr.clone(), fate.clone());
     let reader = Reader {
         input: spawned.stdout,
         lines: Lines::new(config.frame_limit),

@@ -4,6 +4,7 @@ use crate::call::{Call, Pages, marks_of, named_params, params_of};
 use crate::clock;
 use crate::config::ServerName;
 use crate::error::ReadyError;
+use crate::events::States;
 use crate::hub::ServerView;
 use crate::pending::PendingInput;
 use crate::shared::{HostRuntime, Shared};
@@ -50,6 +51,20 @@ impl Client {
     #[must_use]
     pub fn view(&self) -> ServerView {
         ServerView::of(&self.slot)
+    }
+
+    /// The server's state as a value that changes: the present one first.
+    ///
+    /// ```no_run
+    /// # async fn example(files: callboard::Client) {
+    /// let mut states = files.states();
+    /// while let Some(view) = states.next().await {
+    ///     println!("{}: {}", view.state, view.reason);
+    /// }
+    /// # }
+    /// ```
+    pub fn states(&self) -> States {
+        States::new(Arc::clone(&self.shared), Arc::clone(&self.slot))
     }
 
     /// Waits for the server to be ready. Not needed before a call, which waits by itself.

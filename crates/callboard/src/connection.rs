@@ -239,6 +239,9 @@ impl Connection {
                 }
                 Effect::Notification { method, params } => {
                     debug!(server = %self.slot.name, method = %Brief(method.as_str()), "notification");
+                    self.shared
+                        .events
+                        .tell_notification(&self.slot.name, &method, params.as_ref());
                     let params = RawJson::new(params.unwrap_or_else(|| Bytes::from_static(b"{}")));
                     self.slot.dispatcher.notify(self.untied(), method, params);
                 }

@@ -4,12 +4,14 @@ use crate::client::Client;
 use crate::clock;
 use crate::config::{self, ServerConfig, ServerName, TransportKind};
 use crate::error::{ConfigError, NoSuchServer, StartError};
+use crate::events::{Events, HubEvent};
 use crate::host::dispatch::Dispatcher;
 use crate::host::{HandlerContext, HandlerResult, Handlers, Host};
 use crate::runtime::Runtime;
 use crate::shared::{Settings, Shared};
 use crate::slot::{Phase, Slot, SlotState};
 use crate::supervisor::SupMsg;
+use actix::Recipient;
 use callboard_proto::message::{
     DiscoverResult, ElicitRequest, ElicitResult, Implementation, InitializeResult, LogMessage, RawJson,
     RawResult, Root, SampleRequest, SampleResult, ServerCapabilities,
@@ -157,6 +159,41 @@ impl Hub {
         self.slot(name).map(|slot| ServerView::of(&slot))
     }
 
+    /// A subscription to what happens from here on: servers that come up, go down or are parked, what they offer
+    /// changing, lines of their stderr, their log messages. Its last event is [`HubEvent::Stopped`].
+    ///
+    /// What happened before is not in it: subscribe first, then look at [`Hub::servers`].
+    ///
+    /// ```no_run
+    /// # async fn example(hub: callboard::Hub) {
+    /// use callboard::HubEvent;
+    ///
+    /// let mut events = hub.events();
+    /// while let Some(event) = events.next().await {
+    ///     match event {
+    ///         HubEvent::Down { server, reason, next_in } => {
+    ///             eprintln!("{server} is down, {reason}; it is started again in {next_in:?}");
+    ///         }
+    ///         HubEvent::Missed { count } => eprintln!("{count} events came faster than they were read"),
+    ///         other => println!("{other}"),
+    ///     }
+    /// }
+    /// # }
+    /// ```
+    pub fn events(&self) -> Events {
+        Events::subscribe(&self.inner.shared)
+    }
+
+    /// Sends what happens from here on to an actor, [`HubEvent::Stopped`] last; see [`Events::send_to`], which does
+    /// so with a choice of events.
+    ///
+    /// # Errors
+    ///
+    /// As [`Events::send_to`].
+    pub fn events_to(&self, recipient: Recipient<HubEvent>) -> Result<(), StartError> {
+        self.events().send_to(recipient)
+    }
+
     /// How much of everything is alive. At rest, all but servers, connections, children and free permits is 0.
     #[must_use]
     pub fn counts(&self) -> Counts {
@@ -181,6 +218,7 @@ impl Hub {
             notices_dropped,
             exchanges: shared.gauges.exchanges.load(Ordering::Acquire),
             late_answers: shared.gauges.late_answers.load(Ordering::Relaxed),
+            subscriptions: shared.events.len(),
         }
     }
 
@@ -247,6 +285,7 @@ impl Inner {
                 self.shared.handlers.clone(),
                 self.shared.host.handle().map_err(StartError::Threads)?,
             ),
+            Arc::clone(&self.shared.events),
             clock::now(),
         ));
         let _in_order = self.in_order();
@@ -527,6 +566,8 @@ pub struct Counts {
     pub exchanges: usize,
     /// Answers that came after their call had ended, since the hub was started.
     pub late_answers: usize,
+    /// Subscriptions to events; see [`Hub::events`].
+    pub subscriptions: usize,
 }
 
 /// What a server told of itself when it was opened. Labels of an untrusted peer: for people and logs, never for

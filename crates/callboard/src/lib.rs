@@ -40,6 +40,7 @@ mod clock;
 mod config;
 mod connection;
 mod error;
+mod events;
 mod exit;
 mod host;
 mod hub;
@@ -74,6 +75,7 @@ pub use config::{ServerConfig, ServerName, TransportKind};
 pub use error::{
     CallError, CallErrorKind, ConfigError, Delivery, NoSuchServer, ReadyError, Stage, StartError,
 };
+pub use events::{Catalogue, EventKind, Events, HubEvent, States};
 pub use host::{HandlerContext, HandlerFuture, HandlerResult, Host, UserRejected};
 pub use hub::{Counts, Hub, HubBuilder, ServerInfo, ServerState, ServerView};
 pub use options::Progress;

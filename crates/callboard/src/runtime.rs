@@ -10,6 +10,7 @@ use crate::actor::{self, Exit};
 use crate::cell::TICK;
 use crate::clock;
 use crate::error::StartError;
+use crate::events::Over;
 use crate::shared::Shared;
 use crate::spawner::Spawner;
 use crate::supervisor::{CLOSE_LIMIT, SupMsg, Supervisor};
@@ -234,14 +235,16 @@ fn spawn_supervisor(shared: &Arc<Shared>, stop: Option<Box<dyn FnOnce() + Send>>
     let (addr, receiver) = actor::mailbox();
     shared.set_supervisor(addr.clone());
     let task = actor::start(receiver, Supervisor::new(Arc::clone(shared), stop));
-    watch("its supervisor", task, shared);
+    // It goes with this watch: behind the last word of the supervisor, and also where the threads just end.
+    let over = shared.events.until_dropped();
+    watch("its supervisor", task, shared, Some(over));
     addr
 }
 
 fn spawn_spawner(shared: &Arc<Shared>) -> Home {
     let (addr, receiver) = actor::mailbox();
     let task = actor::start(receiver, Spawner::new(Arc::clone(shared)));
-    watch("a spawner", task, shared);
+    watch("a spawner", task, shared, None);
     Home::new(addr)
 }
 
@@ -250,18 +253,19 @@ fn spawn_spawner_on(arbiter: &Arbiter, shared: &Arc<Shared>) -> Home {
     let shared = Arc::clone(shared);
     arbiter.spawn_fn(move || {
         let task = actor::start(receiver, Spawner::new(Arc::clone(&shared)));
-        watch("a spawner", task, &shared);
+        watch("a spawner", task, &shared, None);
         tokio::task::spawn_local(resident_timer());
     });
     Home::new(addr)
 }
 
 /// Ends the hub with a reason when `task`, a part that it cannot go on without, ends before the hub does.
-fn watch(part: &'static str, task: JoinHandle<()>, shared: &Arc<Shared>) {
+fn watch(part: &'static str, task: JoinHandle<()>, shared: &Arc<Shared>, over: Option<Over>) {
     let vital = Vital {
         part,
         shared: Arc::clone(shared),
         exit: Exit::Aborted,
+        _over: over,
     };
     let watching = tokio::task::spawn_local(async move { vital.tell(actor::exit_of(task).await) });
     #[cfg(test)]
@@ -278,6 +282,8 @@ struct Vital {
     part: &'static str,
     shared: Arc<Shared>,
     exit: Exit,
+    /// With the part that the hub ends with; dropped last.
+    _over: Option<Over>,
 }
 
 impl Vital {

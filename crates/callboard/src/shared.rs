@@ -3,6 +3,7 @@
 use crate::cell::Outstanding;
 use crate::clock::{self, Instant};
 use crate::error::CallErrorKind;
+use crate::events::Bus;
 use crate::host::Handlers;
 use crate::options::Defaults;
 use crate::registry::Registry;
@@ -11,6 +12,7 @@ use crate::supervisor::{SupMsg, Supervisor};
 use actix::Addr;
 use callboard_proto::envelope::is_traceparent;
 use callboard_proto::message::Implementation;
+use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
@@ -93,6 +95,7 @@ pub(crate) struct Shared {
     #[cfg(test)]
     pub(crate) watches: Mutex<Vec<(&'static str, tokio::task::AbortHandle)>>,
     pub(crate) registry: Registry,
+    pub(crate) events: Arc<Bus>,
     pub(crate) outstanding: Arc<Outstanding>,
     pub(crate) gauges: Gauges,
 }
@@ -127,6 +130,7 @@ impl Shared {
             #[cfg(test)]
             watches: Mutex::default(),
             registry: Registry::default(),
+            events: Arc::new(Bus::new()),
             outstanding: Arc::default(),
             gauges: Gauges::default(),
         }
@@ -204,6 +208,12 @@ impl Shared {
 
     pub(crate) fn has_failed(&self) -> bool {
         self.failure.get().is_some()
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared").finish_non_exhaustive()
     }
 }
 

@@ -14,6 +14,7 @@ use crate::clock::Instant;
 use crate::config::{ServerConfig, ServerName};
 use crate::connection::ConnRef;
 use crate::error::{CallErrorKind, Failure, Stage};
+use crate::events::{Bus, EventKind, HubEvent};
 use crate::host::dispatch::Dispatcher;
 use crate::hub::ServerInfo;
 use crate::runtime::Home;
@@ -49,6 +50,7 @@ pub(crate) struct Slot {
     /// Answers what the server asks, on the host's runtime.
     pub(crate) dispatcher: Dispatcher,
     pub(crate) meters: Arc<Meters>,
+    events: Arc<Bus>,
     #[cfg(test)]
     pub(crate) trap: crate::trap::Trap,
     state: watch::Sender<SlotState>,
@@ -128,6 +130,7 @@ impl Slot {
         home: Home,
         config: Arc<ServerConfig>,
         dispatcher: Dispatcher,
+        events: Arc<Bus>,
         now: Instant,
     ) -> Self {
         home.take_in();
@@ -153,6 +156,7 @@ impl Slot {
             mirrors: Mirrors::default(),
             dispatcher,
             meters,
+            events,
             #[cfg(test)]
             trap: crate::trap::Trap::default(),
             state: watch::Sender::new(state),
@@ -210,9 +214,20 @@ impl Slot {
         self.removed.store(true, Ordering::Release);
     }
 
-    /// For the supervisor alone.
+    /// For the supervisor alone. Whoever hears of it by an event finds it in the state already.
     pub(crate) fn publish(&self, change: impl FnOnce(&mut SlotState)) {
-        self.state.send_modify(change);
+        if !self.events.wants(EventKind::State) {
+            return self.state.send_modify(change);
+        }
+        let mut event = None;
+        self.state.send_modify(|state| {
+            let before = state.phase.clone();
+            change(state);
+            event = HubEvent::of_step(&self.name, &before, &state.phase);
+        });
+        if let Some(event) = event {
+            self.events.emit(&event);
+        }
     }
 
     pub(crate) fn permits_free(&self) -> usize {

@@ -4,6 +4,7 @@
 use crate::actor;
 use crate::config::{HttpSettings, HttpWay, Reach, ServerConfig, StdioSettings};
 use crate::connection::{ConnMsg, ConnRef, Connection};
+use crate::events::{EventKind, HubEvent};
 use crate::exit::ExitNotice;
 use crate::request::{Request, Start};
 use crate::shared::Shared;
@@ -17,7 +18,7 @@ use callboard_proto::dialect::Identity;
 use callboard_proto::negotiate::{Channel, Known, OpeningConfig, Reopened};
 use callboard_proto::protocol::Config;
 use callboard_transport::http::{Clients, HttpConfig};
-use callboard_transport::stdio::{Reaper, StdioConfig};
+use callboard_transport::stdio::{LineSink, Reaper, StdioConfig};
 use callboard_transport::stream::StreamConfig;
 use callboard_transport::unix::UnixConfig;
 use callboard_transport::{Events, Link, custom, http, memory, stdio, unix};
@@ -173,7 +174,8 @@ impl Spawner {
     ) -> Link {
         match &config.reach {
             Reach::Stdio(settings) => {
-                let settings = stdio_config(slot, config, settings);
+                let mut settings = stdio_config(slot, config, settings);
+                settings.on_stderr = Some(self.stderr_of(slot));
                 stdio::open(&settings, events, &self.reaper, gone)
             }
             Reach::Http(settings) => {
@@ -194,6 +196,16 @@ impl Spawner {
                 custom::open(&stream_config(config), transport, runtime, events)
             }
         }
+    }
+
+    /// Tells of each line that a child writes to its stderr, where somebody wants to hear it.
+    fn stderr_of(&self, slot: &Slot) -> LineSink {
+        let (events, server) = (Arc::clone(&self.shared.events), slot.name.clone());
+        LineSink::new(move |line| {
+            if events.wants(EventKind::Stderr) {
+                events.emit(&HubEvent::stderr(&server, line));
+            }
+        })
     }
 
     fn http_config(&self, slot: &Slot, config: &ServerConfig, settings: &HttpSettings) -> HttpConfig {

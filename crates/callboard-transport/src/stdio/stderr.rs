@@ -1,7 +1,8 @@
-//! A child's stderr: always drained, logged line by line, its end kept for error messages.
+//! A child's stderr: always drained, logged and told line by line, its end kept for error messages.
 //!
 //! Nothing in it is taken as a sign of failure (STD-03).
 
+use super::LineSink;
 use super::reaper::{Fate, over};
 use crate::turn::Turn;
 use std::collections::VecDeque;
@@ -63,7 +64,7 @@ impl Tail {
 /// not get SIGPIPE for it. It ends with the child.
 pub(super) fn drain(
     mut pipe: ChildStderr,
-    server: String,
+    mut log: LineLog,
     tail: Tail,
     fate: watch::Receiver<Fate>,
 ) -> oneshot::Receiver<()> {
@@ -74,10 +75,6 @@ pub(super) fn drain(
             sleep(AFTER_END).await;
         };
         tokio::pin!(after_end);
-        let mut log = LineLog {
-            server,
-            line: Vec::new(),
-        };
         let mut buffer = vec![0; LINE];
         let mut turn = Turn::new();
         loop {
@@ -102,18 +99,31 @@ pub(super) fn drain(
     drained
 }
 
-/// Logs what comes, a line at a time.
-struct LineLog {
+/// Logs what comes, a line at a time, and hands it on.
+pub(super) struct LineLog {
     server: String,
+    sink: Option<LineSink>,
     line: Vec<u8>,
 }
 
 impl LineLog {
+    pub(super) fn new(server: String, sink: Option<LineSink>) -> Self {
+        Self {
+            server,
+            sink,
+            line: Vec::new(),
+        }
+    }
+
     fn push(&mut self, bytes: &[u8]) {
-        for piece in bytes.split_inclusive(|&byte| byte == b'\n') {
-            self.line.extend_from_slice(piece);
-            if piece.ends_with(b"\n") || self.line.len() >= LINE {
-                self.flush();
+        for mut piece in bytes.split_inclusive(|&byte| byte == b'\n') {
+            while !piece.is_empty() {
+                let (taken, rest) = piece.split_at(piece.len().min(LINE - self.line.len()));
+                self.line.extend_from_slice(taken);
+                if taken.ends_with(b"\n") || self.line.len() == LINE {
+                    self.flush();
+                }
+                piece = rest;
             }
         }
     }
@@ -123,6 +133,9 @@ impl LineLog {
         if !line.is_empty() {
             let text = String::from_utf8_lossy(line);
             tracing::debug!(target: "callboard::stderr", server = %self.server, "{text}");
+            if let Some(sink) = &self.sink {
+                sink.take(&text);
+            }
         }
         self.line.clear();
     }
@@ -161,15 +174,34 @@ mod tests {
     // FR-015
     #[test]
     fn line_without_an_end_is_logged_in_pieces_and_not_collected() {
-        let mut log = LineLog {
-            server: "files".to_owned(),
-            line: Vec::new(),
-        };
+        let mut log = LineLog::new("files".to_owned(), None);
 
         for _ in 0..1_000 {
             log.push(&[b'x'; 10_000]);
             assert!(log.line.len() < LINE && log.line.capacity() <= 4 * LINE);
         }
+    }
+
+    #[test]
+    fn lines_are_handed_on_whole_and_a_long_one_in_pieces_that_miss_nothing() {
+        let long = "y".repeat(2 * LINE + 5);
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let sink = LineSink::new({
+            let told = Arc::clone(&told);
+            move |line| told.lock().unwrap().push(line.to_owned())
+        });
+        let mut log = LineLog::new("files".to_owned(), Some(sink));
+
+        for bytes in ["one\r\n\ntw", "o\n", &long, "\nla"] {
+            log.push(bytes.as_bytes());
+        }
+        log.push(b"st\xff");
+        log.flush();
+
+        let told = told.lock().unwrap();
+        let pieces = [&long[..LINE], &long[..LINE], &long[..5]];
+        let expected = ["one", "two"].into_iter().chain(pieces).chain(["last\u{fffd}"]);
+        assert_eq!(*told, expected.collect::<Vec<_>>());
     }
 
     // FR-015
