@@ -23,10 +23,17 @@ pub(super) struct Notice {
 /// The queue of one server.
 pub(super) struct Notices {
     handlers: Handlers,
-    queue: Mutex<VecDeque<Notice>>,
+    queue: Mutex<Queue>,
     /// Whether there is a [`Drain`].
     draining: AtomicBool,
     dropped: AtomicU64,
+}
+
+#[derive(Default)]
+struct Queue {
+    waiting: VecDeque<Notice>,
+    /// Some were dropped since the queue was empty: it has been told, and is not again (FR-032).
+    overflows: bool,
 }
 
 /// Hands out what is queued, until nothing is. Dropped before, it leaves the rest to the next one.
@@ -52,15 +59,15 @@ impl Notices {
             return None;
         }
         let mut queue = self.lock();
-        if queue.len() == WAITING {
-            queue.pop_front();
+        if queue.waiting.len() == WAITING {
+            queue.waiting.pop_front();
             let dropped = self.dropped.fetch_add(1, Ordering::Relaxed) + 1;
-            if dropped.is_power_of_two() {
+            if !std::mem::replace(&mut queue.overflows, true) {
                 let server = &notice.context.server;
-                warn!(%server, dropped, "notifications come faster than they are handled; the oldest are dropped");
+                warn!(%server, dropped, "notifications come faster than they are handled; the oldest are dropped until all are handled");
             }
         }
-        queue.push_back(notice);
+        queue.waiting.push_back(notice);
         let idle = !self.draining.swap(true, Ordering::AcqRel);
         idle.then(|| Drain {
             notices: Arc::clone(self),
@@ -100,7 +107,7 @@ impl Notices {
     }
 
     /// Poisoned or not, a queue is a queue.
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Notice>> {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -127,9 +134,10 @@ impl Drain {
     /// The oldest. With `None` this one has ended, and what comes next starts another.
     fn next(&mut self) -> Option<Notice> {
         let mut queue = self.notices.lock();
-        let next = queue.pop_front();
+        let next = queue.waiting.pop_front();
         if next.is_none() {
             self.ended = true;
+            queue.overflows = false;
             self.notices.draining.store(false, Ordering::Release);
         }
         next
