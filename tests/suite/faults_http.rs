@@ -752,28 +752,6 @@ async fn legacy_call_is_cancelled_by_a_notification_and_keeps_its_socket() {
     end(hub, &[]).await;
 }
 
-// CAN-06, FR-020
-#[tokio::test]
-async fn answer_to_a_cancelled_legacy_call_is_counted_and_its_exchange_ends() {
-    let late = HttpStep::json(results::legacy_text("late")).delay(millis(300));
-    let router = Router::legacy(None)
-        .on("tools/call", late)
-        .on("tools/call", HttpStep::serve_all());
-    let (config, _server) = http("docs", router).await;
-    let (hub, client) = ready(config).await;
-
-    client
-        .call_tool("echo", json!({}))
-        .timeout(millis(50))
-        .await
-        .unwrap_err();
-
-    eventually("the late answer is counted", || hub.counts().late_answers == 1).await;
-    at_rest(&hub).await;
-    assert_echo(&client, "next").await;
-    end(hub, &[]).await;
-}
-
 const NONE: [(&str, &str); 0] = [];
 const JSON: [(&str, &str); 1] = [("Content-Type", "application/json")];
 const PAGE: &str = "<!doctype html><title>Sign in</title>";

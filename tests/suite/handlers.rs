@@ -1,8 +1,8 @@
 //! What servers ask of the host, in both eras, and what handlers do wrong.
 
 use crate::support::{
-    Server, Wire, at_rest, by_hand, end, eventually, form, http, input, interim, processes, recorded,
-    sampling, secs,
+    Server, Wire, at_rest, by_hand, end, eventually, finish, form, http, input, interim, processes, recorded,
+    sampling, secs, with,
 };
 use callboard::{
     CallErrorKind, Client, Delivery, ElicitResult, Era, HandlerContext, HandlerResult, Hub, HubBuilder,
@@ -1059,13 +1059,6 @@ fn started(hub: Hub) -> (Hub, Client) {
     (hub, client)
 }
 
-fn with(config: ServerConfig, build: impl FnOnce(HubBuilder) -> HubBuilder) -> (Hub, Client) {
-    let server = config.name().to_owned();
-    let hub = build(Hub::builder("suite", "1").server(config)).start().unwrap();
-    let client = hub.client(&server).unwrap();
-    (hub, client)
-}
-
 /// A hub whose handler of forms tells its context.
 fn noting(config: ServerConfig) -> (Hub, Client, mpsc::UnboundedReceiver<HandlerContext>) {
     let (told, contexts) = mpsc::unbounded_channel();
@@ -1076,12 +1069,4 @@ fn noting(config: ServerConfig) -> (Hub, Client, mpsc::UnboundedReceiver<Handler
         })
     });
     (hub, client, contexts)
-}
-
-async fn finish(hub: Hub, server: &Server) {
-    at_rest(&hub).await;
-    match server {
-        Server::Stdio(process) => end(hub, &[process]).await,
-        Server::Memory(_) | Server::Http(_) => end(hub, &[]).await,
-    }
 }

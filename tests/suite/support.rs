@@ -2,19 +2,21 @@
 
 use bytes::Bytes;
 use callboard::{
-    CallError, CallErrorKind, Client, Delivery, Era, Hub, ReadyError, Revision, ServerConfig, Stage, memory,
+    CallError, CallErrorKind, Client, Delivery, Era, Hub, HubBuilder, ReadyError, Revision, ServerConfig,
+    Stage, memory,
 };
 use callboard_testkit::{
-    HttpScript, HttpStep, Recorded, Router, Script, StdioScript, Transcript, UnixScript, results,
+    HttpScript, HttpStep, Recorded, Router, Script, SseEvent, StdioScript, Transcript, UnixScript, results,
 };
 use serde_json::{Value, json};
 use std::error::Error;
 use std::io;
 use std::process::{Command, Stdio};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, LocalSet};
+use tracing::Dispatch;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::fmt::format::FmtSpan;
@@ -269,6 +271,93 @@ impl Server {
     }
 }
 
+/// A server of each era over stdio and over HTTP, with its row: `process` and `web` say what follows its opening.
+pub(crate) async fn in_both_eras(
+    process: impl Fn(Script) -> Script,
+    web: impl Fn(Router) -> Router,
+) -> Vec<(&'static str, ServerConfig, Server)> {
+    let mut servers = Vec::new();
+    for (row, opening) in [
+        ("stdio, modern", Script::modern()),
+        ("stdio, legacy", Script::legacy("2025-11-25")),
+    ] {
+        let (config, server) = processes("files", &[process(opening)]);
+        servers.push((row, config, Server::Stdio(server)));
+    }
+    for (row, opening) in [
+        ("HTTP, modern", Router::modern()),
+        ("HTTP, legacy", Router::legacy(None)),
+    ] {
+        let (config, server) = http("files", web(opening)).await;
+        servers.push((row, config, Server::Http(server)));
+    }
+    servers
+}
+
+/// Servers that answer each of the first `calls` calls of a tool, with `done`, once they are told to by [`go`]; and then
+/// are ordinary ones.
+pub(crate) async fn waiting_for_go(calls: usize) -> Vec<(&'static str, ServerConfig, Server)> {
+    let (heard, done) = (results::complete(json!({})), results::text("done"));
+    in_both_eras(
+        |script| {
+            let waiting = (0..calls).fold(script, |script, _| {
+                let told = script.expect("tools/call").expect(GO);
+                told.answer(heard.clone()).answer(done.clone())
+            });
+            waiting.serve()
+        },
+        |router| {
+            let waiting = (0..calls).fold(router, |router, _| {
+                let done = done.clone();
+                router.on_with("tools/call", move |request| {
+                    let answer = json!({"jsonrpc": "2.0", "id": request.body["id"], "result": done});
+                    HttpStep::sse([SseEvent::after(GO), SseEvent::message(answer)])
+                })
+            });
+            waiting
+                .on("tools/call", HttpStep::serve_all())
+                .on(GO, HttpStep::json(heard.clone()))
+                .fallback(HttpStep::serve_all())
+        },
+    )
+    .await
+}
+
+/// Tells a server to answer.
+pub(crate) async fn go(client: &Client) {
+    client.request(GO, json!({})).timeout(secs(10)).await.unwrap();
+}
+
+const GO: &str = "suite/go";
+
+/// Checks that the server was opened once, and that nothing was done about its connection since.
+#[track_caller]
+pub(crate) fn assert_undisturbed(row: &str, client: &Client, server: &Server) {
+    assert_eq!(client.view().restarts, 0, "{row}");
+    assert_eq!(server.requests("server/discover").len(), 1, "{row}");
+    if let Server::Stdio(process) = server {
+        assert_eq!(
+            process.starts().unwrap().len(),
+            1,
+            "{row}: it is the same process"
+        );
+    }
+}
+
+/// Waits until nothing is left of any call, and ends the hub and its one server.
+pub(crate) async fn finish(hub: Hub, server: &Server) {
+    at_rest(&hub).await;
+    close(hub, server).await;
+}
+
+/// Ends the hub and its one server, also where an exchange of a cancelled call is still open.
+pub(crate) async fn close(hub: Hub, server: &Server) {
+    match server {
+        Server::Stdio(process) => end(hub, &[process]).await,
+        Server::Memory(_) | Server::Http(_) => end(hub, &[]).await,
+    }
+}
+
 /// The same modern server in memory, over stdio and over HTTP: answers the calls of tools with `results`, in order.
 pub(crate) async fn everywhere(results: &[Value]) -> [(ServerConfig, Server); 3] {
     let script = results.iter().fold(Script::modern(), |script, result| {
@@ -321,6 +410,14 @@ pub(crate) fn hub_of(config: ServerConfig) -> (Hub, Client) {
     let name = config.name().to_owned();
     let hub = Hub::builder("suite", "1").server(config).start().unwrap();
     let client = hub.client(&name).unwrap();
+    (hub, client)
+}
+
+/// A started hub with this one server and what `build` adds, its handlers, and a client of it.
+pub(crate) fn with(config: ServerConfig, build: impl FnOnce(HubBuilder) -> HubBuilder) -> (Hub, Client) {
+    let server = config.name().to_owned();
+    let hub = build(Hub::builder("suite", "1").server(config)).start().unwrap();
+    let client = hub.client(&server).unwrap();
     (hub, client)
 }
 
@@ -600,8 +697,68 @@ pub(crate) fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
+/// A paused clock that only the test moves, however long a process or a socket takes.
+///
+/// Tokio moves a paused clock on when there is nothing to do, unless something blocks: this does, until it is dropped.
+pub(crate) struct HeldClock {
+    _hold: std::sync::mpsc::Sender<()>,
+}
+
+impl HeldClock {
+    /// Holds the clock of this thread, which must be paused.
+    pub(crate) fn hold() -> Self {
+        let (hold, held) = std::sync::mpsc::channel::<()>();
+        tokio::task::spawn_blocking(move || held.recv());
+        Self { _hold: hold }
+    }
+
+    /// Lets so many seconds pass, one by one, each seen by all that waits for it.
+    pub(crate) async fn pass(&self, seconds: u64) {
+        for _ in 0..seconds {
+            tokio::time::advance(secs(1)).await;
+            self.settle().await;
+        }
+    }
+
+    /// Waits, outside of the clock and at least 10 s, until `condition` holds.
+    pub(crate) async fn until(&self, what: &str, mut condition: impl FnMut() -> bool) {
+        for _ in 0..10_000 {
+            if condition() {
+                return;
+            }
+            self.settle().await;
+        }
+        panic!("within 10 s: {what}");
+    }
+
+    /// Lets everything run that can, for a millisecond outside of the clock.
+    async fn settle(&self) {
+        let (_open, nothing) = std::sync::mpsc::channel::<()>();
+        let pause = tokio::task::spawn_blocking(move || nothing.recv_timeout(millis(1)));
+        pause.await.unwrap().unwrap_err();
+    }
+}
+
+/// Does this under a paused clock, on one thread with the hub that it starts locally.
+pub(crate) async fn paused(scene: impl AsyncFnOnce()) {
+    tokio::time::pause();
+    LocalSet::new().run_until(scene()).await;
+}
+
+/// A hub of this thread with this one server, and a client of it.
+pub(crate) fn local_hub_of(config: ServerConfig) -> (Hub, Client) {
+    let name = config.name().to_owned();
+    let hub = Hub::builder("suite", "1").server(config).start_local().unwrap();
+    let client = hub.client(&name).unwrap();
+    (hub, client)
+}
+
 /// Does this with all logs of this thread captured, which are those of a hub that is started locally.
 pub(crate) async fn logged(logs: &Logs, scene: impl AsyncFnOnce()) {
+    // Of one subscriber alone tracing assumes that all threads have it: a line that another test comes to first would
+    // be switched off for all. Where there are more, each is asked.
+    static OTHERS: OnceLock<[Dispatch; 2]> = OnceLock::new();
+    OTHERS.get_or_init(|| [(); 2].map(|()| Dispatch::new(tracing_subscriber::registry())));
     let _guard = tracing_subscriber::fmt()
         .with_env_filter(EnvFilter::new("trace"))
         .with_span_events(FmtSpan::FULL)
