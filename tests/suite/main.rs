@@ -24,5 +24,7 @@ mod own_transport;
 mod progress;
 mod secrets;
 mod sessions;
+#[cfg(target_os = "linux")]
+mod shutdown;
 mod sockets;
 mod support;

@@ -403,6 +403,11 @@ pub enum StartError {
     Shutdown,
 }
 
+/// The thread that would wait for the end of a hub is one that has to work for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the hub cannot be waited for on a thread of its own; await `Hub::shutdown`, or drop the hub")]
+pub struct OwnThread;
+
 /// What is wrong with a configuration.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

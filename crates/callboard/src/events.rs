@@ -92,7 +92,9 @@ impl Events {
     /// [`StartError::Threads`] where the hub has to make a runtime of its own and cannot.
     pub fn send_to(mut self, recipient: Recipient<HubEvent>) -> Result<(), StartError> {
         let host = self.shared.host.handle().map_err(StartError::Threads)?;
+        let relay = Relay::new(&self.shared);
         host.spawn(async move {
+            let _relay = relay;
             while let Some(event) = self.next().await {
                 // A handler that panicked or gave no answer is no reason to stop telling its actor.
                 if recipient.send(event).await.is_err() && !recipient.connected() {
@@ -101,6 +103,22 @@ impl Events {
             }
         });
         Ok(())
+    }
+}
+
+/// Counts a task that tells an actor of events: the hub's own runtime ends only behind their last words.
+struct Relay(Arc<Shared>);
+
+impl Relay {
+    fn new(shared: &Arc<Shared>) -> Self {
+        shared.gauges.relays.raise();
+        Self(Arc::clone(shared))
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.0.gauges.relays.lower();
     }
 }
 

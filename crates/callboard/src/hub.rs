@@ -3,7 +3,7 @@
 use crate::client::Client;
 use crate::clock;
 use crate::config::{self, ServerConfig, ServerName, TransportKind};
-use crate::error::{ConfigError, NoSuchServer, StartError};
+use crate::error::{ConfigError, NoSuchServer, OwnThread, StartError};
 use crate::events::{Events, HubEvent};
 use crate::host::dispatch::Dispatcher;
 use crate::host::{HandlerContext, HandlerResult, Handlers, Host};
@@ -21,8 +21,11 @@ use callboard_proto::negotiate::{Attempt, Opened, OpeningFailure};
 use callboard_proto::{Era, Method, Revision};
 use std::fmt;
 use std::path::Path;
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
@@ -223,8 +226,8 @@ impl Hub {
     }
 
     /// Shuts down in order: new calls are refused, calls in flight may end `within` the given time, connections
-    /// are closed, children are ended (asked first, killed if they do not listen), threads end. Waits for all of
-    /// it; a second call waits too. With children that ignore their end it takes a few seconds more.
+    /// are closed, children are ended (asked first, killed if they do not listen), handlers that still run are stopped
+    /// at their next await, threads end. Waits for all of it; a second call waits too. With children that ignore their end it takes a few seconds more.
     ///
     /// Cancel safe: dropped, the shutdown goes on by itself.
     pub async fn shutdown(&self, within: Duration) {
@@ -237,6 +240,23 @@ impl Hub {
         // The sender is dropped if the supervisor has ended before.
         let _ = ended.await;
         self.inner.runtime.ended(&self.inner.shared).await;
+    }
+
+    /// The same for code that is not async, on any thread and without a runtime: blocks until the hub has ended.
+    ///
+    /// It never panics, inside of async code neither; but there it holds up a thread of the runtime, and whatever runs
+    /// on that thread alone, handlers for one, is cut off when its time is over. Await [`Hub::shutdown`] there.
+    ///
+    /// # Errors
+    ///
+    /// [`OwnThread`] where waiting could never end: on the thread of a hub that was started with
+    /// [`HubBuilder::start_local`]. Nothing is shut down then.
+    pub fn shutdown_blocking(&self, within: Duration) -> Result<(), OwnThread> {
+        if self.inner.runtime.is_on_this_thread() {
+            return Err(OwnThread);
+        }
+        block_on(self.shutdown(within));
+        Ok(())
     }
 
     /// Stops the threads without a word to the actors, as the end of a process would.
@@ -537,6 +557,27 @@ impl fmt::Debug for HubBuilder {
             .field("version", &self.version)
             .field("servers", &self.servers)
             .finish_non_exhaustive()
+    }
+}
+
+/// Runs a future to its end on this thread. Unlike tokio's, and that of `futures`, it may be called anywhere: the future
+/// it is for needs no runtime of its own.
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    struct Unpark(Thread);
+
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+
+    let mut future = pin!(future);
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(done) => return done,
+            Poll::Pending => std::thread::park(),
+        }
     }
 }
 

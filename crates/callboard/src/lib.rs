@@ -73,7 +73,7 @@ pub use callboard_transport::memory;
 pub use client::{Client, Ready};
 pub use config::{ServerConfig, ServerName, TransportKind};
 pub use error::{
-    CallError, CallErrorKind, ConfigError, Delivery, NoSuchServer, ReadyError, Stage, StartError,
+    CallError, CallErrorKind, ConfigError, Delivery, NoSuchServer, OwnThread, ReadyError, Stage, StartError,
 };
 pub use events::{Catalogue, EventKind, Events, HubEvent, States};
 pub use host::{HandlerContext, HandlerFuture, HandlerResult, Host, UserRejected};

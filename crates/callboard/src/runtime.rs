@@ -12,13 +12,15 @@ use crate::clock;
 use crate::error::StartError;
 use crate::events::Over;
 use crate::shared::Shared;
-use crate::spawner::Spawner;
-use crate::supervisor::{CLOSE_LIMIT, SupMsg, Supervisor};
+use crate::spawner::{SpawnMsg, Spawner};
+use crate::supervisor::{SupMsg, Supervisor};
 use actix::Addr;
 use actix_rt::{Arbiter, System};
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread::ThreadId;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -75,9 +77,11 @@ enum Kind {
         system: System,
         /// True once the System thread has joined its arbiters and ends.
         ended: watch::Receiver<bool>,
+        thread: Mutex<Option<std::thread::JoinHandle<()>>>,
     },
     Local {
         _clock: AbortOnDropHandle<()>,
+        thread: ThreadId,
     },
 }
 
@@ -87,7 +91,7 @@ impl Runtime {
         let (ready, started) = mpsc::sync_channel(1);
         let (ended_sender, ended) = watch::channel(false);
         let shared = Arc::clone(shared);
-        std::thread::Builder::new()
+        let thread = std::thread::Builder::new()
             .name("callboard".to_owned())
             .spawn(move || {
                 system_thread(arbiters.max(1), &shared, &ready);
@@ -106,7 +110,11 @@ impl Runtime {
         Ok(Self {
             homes,
             supervisor,
-            kind: Kind::Threads { system, ended },
+            kind: Kind::Threads {
+                system,
+                ended,
+                thread: Mutex::new(Some(thread)),
+            },
         })
     }
 
@@ -126,6 +134,7 @@ impl Runtime {
             supervisor,
             kind: Kind::Local {
                 _clock: AbortOnDropHandle::new(clock),
+                thread: std::thread::current().id(),
             },
         })
     }
@@ -144,6 +153,14 @@ impl Runtime {
         fewest.unwrap_or(&self.homes[0]).clone()
     }
 
+    /// Whether this thread has work to do for a hub, so that it must not be blocked.
+    pub(crate) fn is_on_this_thread(&self) -> bool {
+        match &self.kind {
+            Kind::Threads { .. } => OF_A_HUB.get(),
+            Kind::Local { thread, .. } => OF_A_HUB.get() || *thread == std::thread::current().id(),
+        }
+    }
+
     #[cfg(test)]
     pub(crate) fn stop_system(&self) {
         if let Kind::Threads { system, .. } = &self.kind {
@@ -154,15 +171,29 @@ impl Runtime {
     /// Waits for the threads to end, after the supervisor has been told to shut down.
     pub(crate) async fn ended(&self, shared: &Shared) {
         match &self.kind {
-            Kind::Threads { system, ended } => {
+            Kind::Threads {
+                system,
+                ended,
+                thread,
+            } => {
                 // The supervisor has stopped it, unless the supervisor itself has failed.
                 system.stop();
                 let mut ended = ended.clone();
                 let _ = ended.wait_for(|ended| *ended).await;
+                let thread = thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+                if let Some(thread) = thread {
+                    // That was its last word; what is left of it is over in no time.
+                    let _ = thread.join();
+                }
             }
             Kind::Local { .. } => {
-                // They are gone, unless the supervisor itself has failed: then they close without it.
-                let _ = tokio::time::timeout(CLOSE_LIMIT, shared.gauges.connections.idle()).await;
+                for home in &self.homes {
+                    // Bounded: once for each shutdown. It would keep its sockets for as long as there are handles.
+                    home.spawner().do_send(SpawnMsg::Stop);
+                }
+                // They are gone, unless the supervisor itself has failed: then they close without it, by limits of
+                // their own.
+                shared.gauges.connections.idle().await;
             }
         }
     }
@@ -191,6 +222,7 @@ struct Started {
 
 /// The body of the System thread: from its start to the join of its arbiters.
 fn system_thread(arbiters: usize, shared: &Arc<Shared>, ready: &mpsc::SyncSender<std::io::Result<Started>>) {
+    OF_A_HUB.set(true);
     let runner = System::new();
     let system = System::current();
     let mut joins = Vec::with_capacity(arbiters);
@@ -229,7 +261,16 @@ fn system_thread(arbiters: usize, shared: &Arc<Shared>, ready: &mpsc::SyncSender
     for arbiter in joins {
         let _ = arbiter.join();
     }
+    shared.host.end(shared.gauges.relays.idle(), HOST_LIMIT);
 }
+
+thread_local! {
+    /// This thread is the System's or an arbiter's.
+    static OF_A_HUB: Cell<bool> = const { Cell::new(false) };
+}
+
+/// How long handlers on the hub's own runtime may take to return, when all else has ended.
+const HOST_LIMIT: Duration = Duration::from_secs(1);
 
 fn spawn_supervisor(shared: &Arc<Shared>, stop: Option<Box<dyn FnOnce() + Send>>) -> Addr<Supervisor> {
     let (addr, receiver) = actor::mailbox();
@@ -252,6 +293,7 @@ fn spawn_spawner_on(arbiter: &Arbiter, shared: &Arc<Shared>) -> Home {
     let (addr, receiver) = actor::mailbox();
     let shared = Arc::clone(shared);
     arbiter.spawn_fn(move || {
+        OF_A_HUB.set(true);
         let task = actor::start(receiver, Spawner::new(Arc::clone(&shared)));
         watch("a spawner", task, &shared, None);
         tokio::task::spawn_local(resident_timer());

@@ -14,7 +14,7 @@ use callboard_proto::envelope::is_traceparent;
 use callboard_proto::message::Implementation;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
@@ -34,14 +34,23 @@ pub(crate) struct Settings {
 /// The tokio runtime that handlers run on: the one that the hub was built in, or one of its own.
 pub(crate) struct HostRuntime {
     handle: Option<Handle>,
-    own: Mutex<Option<tokio::runtime::Runtime>>,
+    own: Mutex<Own>,
+}
+
+/// The runtime of a hub that was built in none.
+enum Own {
+    /// Nobody has asked for it yet.
+    Unused,
+    Running(tokio::runtime::Runtime),
+    /// The hub has ended, and it too.
+    Ended,
 }
 
 impl HostRuntime {
     fn capture() -> Self {
         Self {
             handle: Handle::try_current().ok(),
-            own: Mutex::new(None),
+            own: Mutex::new(Own::Unused),
         }
     }
 
@@ -50,23 +59,45 @@ impl HostRuntime {
         if let Some(handle) = &self.handle {
             return Ok(handle.clone());
         }
-        let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(runtime) = &*own {
-            return Ok(runtime.handle().clone());
+        let mut own = self.lock();
+        match &*own {
+            Own::Unused => {}
+            Own::Running(runtime) => return Ok(runtime.handle().clone()),
+            Own::Ended => return Err(std::io::Error::other("the hub has ended")),
         }
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .thread_name("callboard-host")
             .enable_all()
             .build()?;
-        Ok(own.insert(runtime).handle().clone())
+        let handle = runtime.handle().clone();
+        *own = Own::Running(runtime);
+        Ok(handle)
+    }
+
+    /// Ends the runtime that is the hub's own, once `last_words` are told, and waits for its threads, for as long as
+    /// `within`: user code that does not return cannot be stopped. Blocks: for the System thread, when nothing else is
+    /// left.
+    pub(crate) fn end(&self, last_words: impl Future<Output = ()>, within: Duration) {
+        let own = std::mem::replace(&mut *self.lock(), Own::Ended);
+        if let Own::Running(runtime) = own {
+            // Told or not, it ends.
+            let _ = runtime.block_on(async { tokio::time::timeout(within, last_words).await });
+            runtime.shutdown_timeout(within);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Own> {
+        // Nothing panics under it.
+        self.own.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for HostRuntime {
     fn drop(&mut self) {
         // Not by its own drop: that blocks, and may not be done inside of a runtime.
-        if let Some(runtime) = self.own.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
+        let own = std::mem::replace(&mut *self.lock(), Own::Ended);
+        if let Own::Running(runtime) = own {
             runtime.shutdown_background();
         }
     }
@@ -105,6 +136,8 @@ pub(crate) struct Shared {
 pub(crate) struct Gauges {
     pub(crate) requests: Gauge,
     pub(crate) connections: Gauge,
+    /// Tasks that tell actors of events.
+    pub(crate) relays: Gauge,
     pub(crate) children: Arc<AtomicUsize>,
     pub(crate) exchanges: Arc<AtomicUsize>,
     pub(crate) late_answers: AtomicUsize,

@@ -13,7 +13,7 @@ use crate::supervisor::ConnExit;
 #[cfg(test)]
 use crate::trap::Place;
 use actix::dev::channel::AddressReceiver;
-use actix::{Actor, Context, Handler, Message};
+use actix::{Actor, ActorContext as _, Context, Handler, Message};
 use callboard_proto::dialect::Identity;
 use callboard_proto::negotiate::{Channel, Known, OpeningConfig, Reopened};
 use callboard_proto::protocol::Config;
@@ -33,6 +33,8 @@ pub(crate) enum SpawnMsg {
     Start(Box<Start>),
     /// Start a generation of a connection. From the supervisor, once for each.
     Launch(Box<Launch>),
+    /// Start nothing any more, and let go of the sockets. From a hub without threads of its own, when all else has ended.
+    Stop,
     /// Does this on the arbiter: a test blocks it, or panics.
     #[cfg(test)]
     Test(Box<dyn FnOnce() + Send>),
@@ -263,6 +265,7 @@ impl Handler<SpawnMsg> for Spawner {
                 Request::start(*start, &self.shared);
             }
             SpawnMsg::Launch(launch) => self.launch(*launch),
+            SpawnMsg::Stop => context.stop(),
             #[cfg(test)]
             SpawnMsg::Test(act) => act(),
         }

@@ -129,7 +129,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// A connection that was open for so long ends a streak of failures.
 const HEALTHY: Duration = Duration::from_secs(60);
 /// How long connections may take to close at a shutdown: the close ladder of a child fits in.
-pub(crate) const CLOSE_LIMIT: Duration = Duration::from_secs(8);
+const CLOSE_LIMIT: Duration = Duration::from_secs(8);
 
 impl Supervisor {
     pub(crate) fn new(shared: Arc<Shared>, stop_runtime: Option<Box<dyn FnOnce() + Send>>) -> Self {
@@ -452,8 +452,9 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // It is still there where the supervisor failed, or gave up waiting for it.
+        // The connection is still there where the supervisor failed, or gave up waiting for it.
         self.close();
+        self.slot.dispatcher.stop();
     }
 }
 

@@ -164,6 +164,11 @@ impl Dispatcher {
         }
     }
 
+    /// Stops all that runs, at its next await, and all that comes: the server is gone, though handles to it may not be.
+    pub(crate) fn stop(&self) {
+        self.stop.cancel();
+    }
+
     /// How many tasks there are: questions that run or wait, and the one that hands out notifications.
     pub(crate) fn running(&self) -> usize {
         QUESTIONS - self.places.available_permits() + usize::from(self.notices.is_draining())
