@@ -16,11 +16,11 @@
 mod server;
 
 use callboard::{Client, Hub, ServerConfig};
+use callboard_testkit::{Serving, measure};
 use futures_util::future::join_all;
 use peak_alloc::PeakAlloc;
 use serde_json::json;
-use std::io::{BufRead as _, BufReader};
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 #[global_allocator]
@@ -161,10 +161,7 @@ fn resident_peak_from_here() -> Option<usize> {
 }
 
 fn resident_peak() -> Option<usize> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    let kib: usize = line.trim().strip_suffix(" kB")?.parse().ok()?;
-    Some(kib << 10)
+    measure::resident_peak()?.try_into().ok()
 }
 
 /// The server of a case, and its process where it is not the hub that starts it.
@@ -174,25 +171,7 @@ fn start(case: &str) -> (ServerConfig, Option<Serving>) {
         let config = ServerConfig::stdio("large", program.to_str().unwrap());
         return (config.args(["--serve", case]), None);
     }
-    let mut process = Command::new(program)
-        .args(["--serve", case])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut url = String::new();
-    let stdout = process.stdout.take().unwrap();
-    BufReader::new(stdout).read_line(&mut url).unwrap();
-    let config = ServerConfig::http("large", url.trim()).unwrap();
-    (config, Some(Serving(process)))
-}
-
-/// An HTTP server in a process of its own, which ends with this.
-struct Serving(Child);
-
-impl Drop for Serving {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+    let server = Serving::start(Command::new(program).args(["--serve", case])).unwrap();
+    let config = ServerConfig::http("large", server.first_line()).unwrap();
+    (config, Some(server))
 }

@@ -143,14 +143,21 @@
 //! answers, or expected last: `"${/id}"` as a string anywhere in an id, a result, params or error
 //! data stands for the value at this JSON pointer, of whatever type. In the text of [`Script::raw`] the
 //! value's JSON text takes its place, if a message has been expected. [`Script::progress`] is made this way.
+//!
+//! # Benches
+//!
+//! [`measure`] tells what the process at hand costs and whether it grows, and [`Serving`] keeps a server in a process of
+//! its own, whose cost is not counted.
 
 mod fill;
 mod http;
+pub mod measure;
 mod memory;
 mod play;
 pub mod results;
 mod script;
 mod serve;
+mod serving;
 pub mod stdio;
 mod stream;
 mod transcript;
@@ -159,6 +166,7 @@ mod unix;
 pub use http::{HttpScript, HttpStep, Recorded, Router, SseEvent};
 pub use memory::run;
 pub use script::{Others, Script, Step};
+pub use serving::Serving;
 pub use stdio::{StdioScript, stdio_program};
 pub use stream::run_stream;
 pub use transcript::{ScriptError, ScriptErrorKind, Transcript};
