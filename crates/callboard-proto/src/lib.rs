@@ -26,6 +26,7 @@ pub mod mrtr;
 pub mod negotiate;
 pub mod pieces;
 pub mod protocol;
+pub mod restart;
 pub mod revision;
 pub mod secrets;
 pub mod session;
