@@ -7,8 +7,7 @@ use crate::support::{
     Logs, at_rest, end, eventually, first_failure, form, input, interim, logged, processes, secs, told,
 };
 use callboard::{
-    CallError, CallErrorKind, Client, ElicitResult, Hub, InputKind, Outcome, PendingInput, Root,
-    ServerConfig, ServerState,
+    CallError, CallErrorKind, Client, ElicitResult, Hub, InputKind, Outcome, PendingInput, Root, ServerConfig,
 };
 use callboard_testkit::{HttpScript, HttpStep, Router, Script, SseEvent, results};
 use serde_json::{Value, json};
@@ -206,7 +205,7 @@ async fn no_secret_is_told_of_a_server_over_http_sse() {
         let (hub, client) = local_hub(seen, config);
         legacy_run(seen, &client).await;
         // The next stream names an endpoint elsewhere.
-        eventually("parked", || client.view().state == ServerState::Parked).await;
+        eventually("parked", || client.view().state.is_parked()).await;
         seen.error(&client.ready().within(secs(10)).await.unwrap_err());
         last_words(seen, &hub, &client);
         end(hub, &[]).await;

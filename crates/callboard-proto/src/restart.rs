@@ -52,7 +52,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(250);
 /// The longest pause between restarts.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// A connection that was open for so long ends a streak of failures.
-const HEALTHY: Duration = Duration::from_secs(60);
+pub const HEALTHY: Duration = Duration::from_secs(60);
 /// So many restarts…
 const INTENSITY: usize = 10;
 /// …within so long, and the server is parked at its next end.

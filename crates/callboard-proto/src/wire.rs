@@ -310,7 +310,7 @@ pub enum Down {
     Connect(ConnectFailure),
     /// The child process ended, or closed its output.
     Exited {
-        /// Exit code or signal in words, `exit status 1`; `None` where it is not known.
+        /// Exit code or signal in words, [`EXIT_SUCCESS`] for one; `None` where it is not known.
         status: Option<String>,
         /// The last lines of its stderr, at most 2 KiB.
         stderr: String,
@@ -328,6 +328,9 @@ pub enum Down {
     /// A transport task ended without a word: panic or abort.
     Vanished,
 }
+
+/// How a process that ended in order is said to have ended.
+pub const EXIT_SUCCESS: &str = "exit status 0";
 
 /// Why a program could not be started; a fault of the configuration, which no retry mends.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -417,6 +420,15 @@ impl Down {
     #[must_use]
     pub fn is_by_server(&self) -> bool {
         matches!(self, Self::Exited { .. } | Self::HungUp)
+    }
+
+    /// Whether the server ended in order, as one does that was asked to.
+    #[must_use]
+    pub fn is_normal(&self) -> bool {
+        match self {
+            Self::Exited { status, .. } => status.as_deref() == Some(EXIT_SUCCESS),
+            other => *other == Self::HungUp,
+        }
     }
 
     /// Whether only a change of the configuration can mend it, so that trying again is of no use.

@@ -207,6 +207,13 @@ impl Link {
             .unwrap_or_default()
     }
 
+    /// Kills the child's process group at once, also while it is being closed in order; nothing without a child.
+    pub fn kill(&self) {
+        if let Some(child) = &self.child {
+            child.kill();
+        }
+    }
+
     /// Hands a command to the transport; never waits.
     ///
     /// # Errors

@@ -460,7 +460,7 @@ impl Prepared<'_> {
             started: now,
             deadline,
             cell: Arc::clone(&cell),
-            admission: slot.try_admit(rank),
+            admission: slot.try_admit(rank, now),
             rank,
             progress: Listeners {
                 wanted,

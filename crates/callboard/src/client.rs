@@ -3,12 +3,13 @@
 use crate::call::{Call, Pages, marks_of, named_params, params_of};
 use crate::clock;
 use crate::config::ServerName;
-use crate::error::ReadyError;
+use crate::error::{ControlError, ReadyError};
 use crate::events::States;
 use crate::hub::ServerView;
 use crate::pending::PendingInput;
 use crate::shared::{HostRuntime, Shared};
 use crate::slot::{Phase, Slot};
+use crate::supervisor::Order;
 use callboard_proto::Method;
 use callboard_proto::envelope::Params;
 use callboard_proto::message::{
@@ -81,6 +82,30 @@ impl Client {
             within: Duration::from_secs(60),
             first_failure: false,
         }
+    }
+
+    /// Closes the connection and opens another one, or opens one at once where there is none: the pause before a restart
+    /// ends, a parked or stopped server is tried. Calls under way end with `ConnectionDown`. An attempt that is under
+    /// way is joined, so that several of these make one. It counts as no failure, and no pause is shorter after it.
+    ///
+    /// Returns when no new call goes to the old connection; [`Client::ready`] waits for the next one. Cancel safe: it
+    /// is done all the same.
+    ///
+    /// # Errors
+    ///
+    /// [`ControlError`].
+    pub async fn reconnect(&self) -> Result<(), ControlError> {
+        self.slot.order(Order::Reconnect).await
+    }
+
+    /// The same, at any moment and with force: a child process is killed with its whole group, and an attempt that is
+    /// under way is begun anew.
+    ///
+    /// # Errors
+    ///
+    /// [`ControlError`].
+    pub async fn restart(&self) -> Result<(), ControlError> {
+        self.slot.order(Order::Restart).await
     }
 
     /// Calls a tool. `arguments` is anything that serialises to a JSON object.
@@ -282,16 +307,21 @@ impl Ready<'_> {
                 let state = states.borrow_and_update().clone();
                 let failed = match &state.phase {
                     Phase::Ready { .. } => return Ok(ServerView::new(slot, state)),
-                    Phase::Stopped { .. } if is_shut_down(&self.client.shared) => {
+                    Phase::Stopped { .. } | Phase::Draining { .. } if is_shut_down(&self.client.shared) => {
                         return Err(ReadyError::Shutdown {
                             server: server.clone(),
                         });
                     }
-                    Phase::Parked { .. } | Phase::Stopped { .. } => Some(state.reason()),
-                    Phase::Restarting { reason, .. } | Phase::Connecting { after: Some(reason) } => {
+                    Phase::Parked { .. } | Phase::Disabled | Phase::Stopped { .. } => Some(state.reason()),
+                    Phase::Restarting { reason, .. }
+                    | Phase::Connecting { after: Some(reason) }
+                    | Phase::Negotiating { after: Some(reason) } => {
                         self.first_failure.then(|| reason.to_string())
                     }
-                    Phase::Connecting { after: None } => None,
+                    // The hub shuts down: seen above.
+                    Phase::Draining { .. } => None,
+                    Phase::Idle { .. } => slot.wake().await.map(|_| slot.state().reason()),
+                    Phase::Connecting { after: None } | Phase::Negotiating { after: None } => None,
                 };
                 if let Some(reason) = failed {
                     return Err(ReadyError::Failed {

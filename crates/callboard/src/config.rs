@@ -11,6 +11,7 @@ use ::url::Url;
 use callboard_proto::message::ClientCapabilities;
 use callboard_proto::mrtr::InputKind;
 use callboard_proto::negotiate::{Channel, EraChoice};
+use callboard_proto::restart::RestartPolicy;
 use callboard_transport::custom::Transport;
 use callboard_transport::http::{Proxy, Tls};
 use callboard_transport::{memory, unix};
@@ -83,6 +84,10 @@ pub struct ServerConfig {
     pub(crate) frame_limit: usize,
     pub(crate) probe_limit: Duration,
     pub(crate) start_limit: Option<Duration>,
+    pub(crate) restart: RestartPolicy,
+    /// It is started by its first call.
+    pub(crate) lazy: bool,
+    pub(crate) idle_stop: Option<Duration>,
 }
 
 /// How a server is reached.
@@ -272,6 +277,9 @@ impl ServerConfig {
             frame_limit: 64 << 20,
             probe_limit: Duration::from_secs(10),
             start_limit: None,
+            restart: RestartPolicy::default(),
+            lazy: false,
+            idle_stop: None,
         }
     }
 
@@ -435,6 +443,30 @@ impl ServerConfig {
         self.start_limit = Some(limit);
         self
     }
+
+    /// Which ends of its connection are followed by a restart. Default: all of them
+    /// ([`RestartPolicy::Permanent`]). One that is not restarted is stopped, and refuses calls, until
+    /// [`Hub::reconnect`](crate::Hub::reconnect).
+    #[must_use]
+    pub fn restart(mut self, policy: RestartPolicy) -> Self {
+        self.restart = policy;
+        self
+    }
+
+    /// Starts it with its first call, and not with the hub; the call waits for it, within its own limit.
+    #[must_use]
+    pub fn lazy(mut self) -> Self {
+        self.lazy = true;
+        self
+    }
+
+    /// Stops it, child or session, once nothing was asked of it for so long (up to a quarter longer); its next call
+    /// starts it again. Off by default.
+    #[must_use]
+    pub fn idle_stop(mut self, after: Duration) -> Self {
+        self.idle_stop = Some(after);
+        self
+    }
 }
 
 impl ServerConfig {
@@ -501,6 +533,11 @@ impl ServerConfig {
     /// Whether it is reached over Streamable HTTP, where, in the modern era, tools' arguments are mirrored in headers.
     pub(crate) fn is_http(&self) -> bool {
         matches!(self.reach, Reach::Http(_))
+    }
+
+    /// Whether it is a child process.
+    pub(crate) fn is_process(&self) -> bool {
+        matches!(self.reach, Reach::Stdio(_))
     }
 
     /// Whether both lead to the same URL.

@@ -27,7 +27,7 @@ use callboard_proto::message::RawJson;
 use callboard_proto::mrtr::InputRequest;
 use callboard_proto::negotiate::Opened;
 use callboard_proto::protocol::{
-    Config, Effect, End, INTERNAL_ERROR, Oddity, Operation, Protocol, Submission,
+    Config, Effect, End, INTERNAL_ERROR, Oddity, Operation, Outcome, Protocol, Submission,
 };
 use callboard_proto::wire::{Command, Down, Event, Key};
 use callboard_proto::{Brief, Era, RequestId, Revision};
@@ -106,8 +106,12 @@ pub(crate) enum ConnMsg {
         id: RequestId,
         answer: Result<RawJson, DispatchError>,
     },
-    /// Close in order; ends with the transport, or after [`CLOSE_LIMIT`]. From the supervisor, once or twice.
+    /// Close in order; ends with the transport, or after [`CLOSE_LIMIT`]. From the supervisor.
     Close,
+    /// Take no more requests, and close once those under way have ended, or after this time. From the supervisor.
+    Drain { within: Duration },
+    /// End at once, and the process with it. From the supervisor.
+    Kill,
     /// Does this on the actor: a test looks inside, or panics.
     #[cfg(test)]
     Test(OnConnection),
@@ -156,6 +160,10 @@ pub(crate) struct Connection {
     /// When the timer is due; `None` while nothing is.
     due: Option<clock::Instant>,
     closing: Option<clock::Instant>,
+    /// Nothing is taken any more; when what is under way has to have ended.
+    draining: Option<clock::Instant>,
+    /// The supervisor knows that the server is reached.
+    is_up: bool,
     /// What the server asked and a handler is answering.
     asked: HashMap<RequestId, Running>,
     handled: u32,
@@ -205,6 +213,8 @@ impl Connection {
             timer: Box::pin(tokio::time::sleep(Duration::ZERO)),
             due: None,
             closing: None,
+            draining: None,
+            is_up: false,
             asked: HashMap::new(),
             handled: 0,
             odd: Odd::default(),
@@ -253,6 +263,29 @@ impl Connection {
                     context.stop();
                 }
             }
+        }
+    }
+
+    fn tell_up(&mut self) {
+        if !std::mem::replace(&mut self.is_up, true) {
+            self.supervisor.do_send(SupMsg::Up {
+                slot: Arc::clone(&self.slot),
+                generation: self.me.generation,
+            });
+        }
+    }
+
+    fn close(&mut self) {
+        self.closing.get_or_insert_with(|| clock::now() + CLOSE_LIMIT);
+        self.protocol.handle_close();
+    }
+
+    /// Closes once nothing is under way any more.
+    fn close_if_drained(&mut self) {
+        let idle = self.protocol.in_flight() == 0 && self.asked.is_empty();
+        if self.draining.is_some() && idle {
+            self.draining = None;
+            self.close();
         }
     }
 
@@ -372,13 +405,11 @@ impl Connection {
     }
 
     fn set_timer(&mut self) {
-        let wanted = match (
-            self.protocol.poll_timeout().map(clock::Instant::from_std),
-            self.closing,
-        ) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        };
+        let protocol = self.protocol.poll_timeout().map(clock::Instant::from_std);
+        let wanted = [protocol, self.closing, self.draining]
+            .into_iter()
+            .flatten()
+            .min();
         if wanted != self.due {
             self.due = wanted;
             if let Some(due) = wanted {
@@ -419,6 +450,10 @@ impl Handler<ConnMsg> for Connection {
                 refused_once,
                 monitor,
             }) => {
+                if self.closing.or(self.draining).is_some() {
+                    // The next connection takes it.
+                    return monitor.settle(Outcome::Down(Down::Closed));
+                }
                 self.protocol.handle_submit(Submission {
                     key,
                     operation,
@@ -437,16 +472,25 @@ impl Handler<ConnMsg> for Connection {
             }
             ConnMsg::Batch(batch) => {
                 for event in batch.events {
+                    if matches!(event, Event::Up) {
+                        self.tell_up();
+                    }
                     self.feed(event, now, context);
                 }
             }
-            ConnMsg::Close => {
-                self.closing.get_or_insert_with(|| clock::now() + CLOSE_LIMIT);
-                self.protocol.handle_close();
+            ConnMsg::Close => self.close(),
+            ConnMsg::Drain { within } => {
+                self.draining = Some(clock::after(clock::now(), within));
+            }
+            ConnMsg::Kill => {
+                self.link.kill();
+                self.protocol.handle_event(Event::Down(Down::Closed), now);
             }
             #[cfg(test)]
             ConnMsg::Test(act) => (act.0)(self),
         }
+        self.carry_out(context);
+        self.close_if_drained();
         self.carry_out(context);
         self.set_timer();
         self.handled += 1;
@@ -469,6 +513,10 @@ impl Driven for Connection {
                 continue;
             }
             self.due = None;
+            if self.draining.is_some_and(|limit| now >= limit) {
+                self.draining = None;
+                self.close();
+            }
             if self.closing.is_some_and(|limit| now >= limit) {
                 self.closing = None;
                 self.feed(Event::Down(Down::Closed), now.into_std(), context);

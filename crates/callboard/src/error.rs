@@ -474,6 +474,24 @@ pub enum ConfigError {
     },
 }
 
+/// Why a server could not be reconnected, restarted, disabled or enabled.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ControlError {
+    /// There is none of this name.
+    #[error(transparent)]
+    NoSuchServer(#[from] NoSuchServer),
+    /// It is switched off.
+    #[error("server `{0}` is disabled; enable it first")]
+    Disabled(ServerName),
+    /// It was removed since the handle was made.
+    #[error("server `{0}` was removed; ask the hub for a new handle")]
+    Removed(ServerName),
+    /// The hub is shut down.
+    #[error("the hub is shut down")]
+    Shutdown,
+}
+
 /// No server of this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no server `{name}`; {}", known_names(.known))]

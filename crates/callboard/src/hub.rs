@@ -3,14 +3,14 @@
 use crate::client::Client;
 use crate::clock;
 use crate::config::{self, ServerConfig, ServerName, TransportKind};
-use crate::error::{ConfigError, NoSuchServer, OwnThread, StartError};
+use crate::error::{ConfigError, ControlError, NoSuchServer, OwnThread, StartError};
 use crate::events::{Events, HubEvent};
 use crate::host::dispatch::Dispatcher;
 use crate::host::{HandlerContext, HandlerResult, Handlers, Host};
 use crate::runtime::Runtime;
 use crate::shared::{Settings, Shared};
-use crate::slot::{Phase, Slot, SlotState};
-use crate::supervisor::SupMsg;
+use crate::slot::{self, Phase, Slot, SlotState};
+use crate::supervisor::{Order, SupMsg};
 use actix::Recipient;
 use callboard_proto::message::{
     DiscoverResult, ElicitRequest, ElicitResult, Implementation, InitializeResult, LogMessage, RawJson,
@@ -114,9 +114,10 @@ impl Hub {
         Ok(())
     }
 
-    /// Gives a server another configuration: its connection is closed, calls on it end with
-    /// `ConnectionDown`, and the next one is made by the new configuration. Handles stay valid. When this
-    /// returns, no new call goes to the old connection.
+    /// Gives a server another configuration. Over HTTP the next connection is made at once, and calls under way may
+    /// end on the old one, within the server's `max_total`; elsewhere they end with `ConnectionDown`, and the next
+    /// connection is made when the old one is gone, its process included. Handles stay valid. When this returns, no new
+    /// call goes to the old connection.
     ///
     /// Cancel safe: dropped, the replacement goes on by itself.
     ///
@@ -139,6 +140,47 @@ impl Hub {
                 .do_send(SupMsg::Replace { slot, config, done });
         }
         replaced.await.map_err(|_| StartError::Shutdown)
+    }
+
+    /// Closes a server's connection and opens another, or opens one at once; see [`Client::reconnect`].
+    ///
+    /// # Errors
+    ///
+    /// [`ControlError`].
+    pub async fn reconnect(&self, name: &str) -> Result<(), ControlError> {
+        self.order(name, Order::Reconnect).await
+    }
+
+    /// Kills a server's process and starts it again; see [`Client::restart`].
+    ///
+    /// # Errors
+    ///
+    /// [`ControlError`].
+    pub async fn restart(&self, name: &str) -> Result<(), ControlError> {
+        self.order(name, Order::Restart).await
+    }
+
+    /// Closes a server's connection and opens none until [`Hub::enable`]; calls are refused meanwhile, those under way
+    /// end with `ConnectionDown`. Returns when no new call goes to the connection. Cancel safe: it is done all the same.
+    ///
+    /// # Errors
+    ///
+    /// [`ControlError`].
+    pub async fn disable(&self, name: &str) -> Result<(), ControlError> {
+        self.order(name, Order::Disable).await
+    }
+
+    /// Has a disabled server connected again, with no memory of its failures; nothing for one that is not disabled.
+    ///
+    /// # Errors
+    ///
+    /// [`ControlError`].
+    pub async fn enable(&self, name: &str) -> Result<(), ControlError> {
+        self.order(name, Order::Enable).await
+    }
+
+    async fn order(&self, name: &str, order: Order) -> Result<(), ControlError> {
+        self.slot(name)?.order(order).await
     }
 
     /// All servers at this moment, by name.
@@ -306,7 +348,7 @@ impl Inner {
                 self.shared.host.handle().map_err(StartError::Threads)?,
             ),
             Arc::clone(&self.shared.events),
-            clock::now(),
+            self.runtime.supervisor().clone(),
         ));
         let _in_order = self.in_order();
         if !self.shared.registry.add(&slot) {
@@ -484,6 +526,14 @@ impl HubBuilder {
     /// before.
     pub fn host(mut self, host: Arc<dyn Host>, kinds: impl IntoIterator<Item = InputKind>) -> Self {
         self.settings.handlers = Handlers::from_host(host, kinds);
+        self
+    }
+
+    /// How many child processes may run at once. A server that would be one too many is started once another that is
+    /// `lazy` or has an `idle_stop` is idle, which is then stopped; where none is, its calls end with
+    /// [`CallErrorKind::Overloaded`](crate::CallErrorKind::Overloaded). Default: no limit.
+    pub fn max_children(mut self, processes: usize) -> Self {
+        self.settings.max_children = Some(processes.max(1));
         self
     }
 
@@ -689,18 +739,38 @@ pub struct ServerView {
 }
 
 /// The state of a server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ServerState {
-    /// It is being started and opened.
+    /// It has no connection, and gets one with its next call: it is lazy, was idle, or was one process too many.
+    Idle,
+    /// It is being started, or connected to.
     Connecting,
+    /// It is reached, and is being opened.
+    Negotiating,
     /// It takes calls.
     Ready,
-    /// It ended and will be started again.
-    Restarting,
-    /// It is not started again by itself: its configuration is at fault.
-    Parked,
-    /// It was removed, or the hub is shut down.
+    /// It ended and will be started again; calls wait for it.
+    Restarting {
+        /// Which restart in a row without a healthy minute that will be, from 1.
+        attempt: u32,
+        /// When, from the moment of the look.
+        next_in: Duration,
+        /// Why it ended.
+        reason: Arc<str>,
+    },
+    /// It has failed too often, or its configuration is at fault: it refuses calls, and is tried now and then.
+    Parked {
+        /// Why.
+        reason: Arc<str>,
+        /// When it is tried next, from the moment of the look.
+        next_in: Duration,
+    },
+    /// The user has switched it off.
+    Disabled,
+    /// The hub shuts down: calls under way may still end, new ones are refused.
+    Draining,
+    /// It was removed, it ended and its restart policy keeps it so, or the hub is shut down.
     Stopped,
 }
 
@@ -717,15 +787,9 @@ impl ServerView {
             since: clock::now().duration_since(state.since),
             restarts: state.restarts,
             failure: state.failure.clone(),
-            state: match &state.phase {
-                Phase::Connecting { .. } => ServerState::Connecting,
-                Phase::Ready { .. } => ServerState::Ready,
-                Phase::Restarting { .. } => ServerState::Restarting,
-                Phase::Parked { .. } => ServerState::Parked,
-                Phase::Stopped { .. } => ServerState::Stopped,
-            },
+            state: ServerState::of(&state.phase),
             info: match state.phase {
-                Phase::Ready { info, .. } => Some(info),
+                Phase::Ready { info, .. } | Phase::Draining { info, .. } => Some(info),
                 _ => None,
             },
         }
@@ -750,13 +814,52 @@ impl ServerView {
     }
 }
 
+impl ServerState {
+    /// Whether it is parked.
+    #[must_use]
+    pub fn is_parked(&self) -> bool {
+        matches!(self, Self::Parked { .. })
+    }
+
+    /// Whether it waits for its restart.
+    #[must_use]
+    pub fn is_restarting(&self) -> bool {
+        matches!(self, Self::Restarting { .. })
+    }
+
+    pub(crate) fn of(phase: &Phase) -> Self {
+        match phase {
+            Phase::Idle { .. } => Self::Idle,
+            Phase::Connecting { .. } => Self::Connecting,
+            Phase::Negotiating { .. } => Self::Negotiating,
+            Phase::Ready { .. } => Self::Ready,
+            Phase::Restarting { attempt, at, reason } => Self::Restarting {
+                attempt: *attempt,
+                next_in: slot::left(*at),
+                reason: Arc::clone(reason),
+            },
+            Phase::Parked { reason, at } => Self::Parked {
+                reason: Arc::clone(reason),
+                next_in: slot::left(*at),
+            },
+            Phase::Disabled => Self::Disabled,
+            Phase::Draining { .. } => Self::Draining,
+            Phase::Stopped { .. } => Self::Stopped,
+        }
+    }
+}
+
 impl fmt::Display for ServerState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::Idle => "idle",
             Self::Connecting => "connecting",
+            Self::Negotiating => "negotiating",
             Self::Ready => "ready",
-            Self::Restarting => "restarting",
-            Self::Parked => "parked",
+            Self::Restarting { .. } => "restarting",
+            Self::Parked { .. } => "parked",
+            Self::Disabled => "disabled",
+            Self::Draining => "draining",
             Self::Stopped => "stopped",
         })
     }

@@ -67,13 +67,15 @@ pub use callboard_proto::message::{
 pub use callboard_proto::mrtr::{Cap, HandlerError, InputKind, InputRequest};
 pub use callboard_proto::negotiate::{Attempt, EraChoice, OpeningFailure, OpeningFailureKind};
 pub use callboard_proto::protocol::Violation;
+pub use callboard_proto::restart::RestartPolicy;
 pub use callboard_proto::{Era, Method, Revision};
 pub use callboard_transport::custom::{Transport, TransportError, TransportFuture, Wire, transport_fn};
 pub use callboard_transport::memory;
 pub use client::{Client, Ready};
 pub use config::{ServerConfig, ServerName, TransportKind};
 pub use error::{
-    CallError, CallErrorKind, ConfigError, Delivery, NoSuchServer, OwnThread, ReadyError, Stage, StartError,
+    CallError, CallErrorKind, ConfigError, ControlError, Delivery, NoSuchServer, OwnThread, ReadyError,
+    Stage, StartError,
 };
 pub use events::{Catalogue, EventKind, Events, HubEvent, States};
 pub use host::{HandlerContext, HandlerFuture, HandlerResult, Host, UserRejected};

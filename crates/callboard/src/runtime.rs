@@ -275,7 +275,8 @@ const HOST_LIMIT: Duration = Duration::from_secs(1);
 fn spawn_supervisor(shared: &Arc<Shared>, stop: Option<Box<dyn FnOnce() + Send>>) -> Addr<Supervisor> {
     let (addr, receiver) = actor::mailbox();
     shared.set_supervisor(addr.clone());
-    let task = actor::start(receiver, Supervisor::new(Arc::clone(shared), stop));
+    let supervisor = Supervisor::new(Arc::clone(shared), addr.clone(), stop);
+    let task = actor::start(receiver, supervisor);
     // It goes with this watch: behind the last word of the supervisor, and also where the threads just end.
     let over = shared.events.until_dropped();
     watch("its supervisor", task, shared, Some(over));

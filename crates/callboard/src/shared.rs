@@ -1,13 +1,12 @@
 //! What all actors and handles of one hub share: counters, limits, the identity told to servers.
 
 use crate::cell::Outstanding;
-use crate::clock::{self, Instant};
+use crate::clock::Instant;
 use crate::error::CallErrorKind;
 use crate::events::Bus;
 use crate::host::Handlers;
 use crate::options::Defaults;
 use crate::registry::Registry;
-use crate::slot::Phase;
 use crate::supervisor::{SupMsg, Supervisor};
 use actix::Addr;
 use callboard_proto::envelope::is_traceparent;
@@ -29,6 +28,8 @@ pub(crate) struct Settings {
     pub(crate) handlers: Handlers,
     pub(crate) defaults: Defaults,
     pub(crate) trace_context: Option<TraceContext>,
+    /// How many child processes may run at once.
+    pub(crate) max_children: Option<usize>,
 }
 
 /// The tokio runtime that handlers run on: the one that the hub was built in, or one of its own.
@@ -116,6 +117,8 @@ pub(crate) struct Shared {
     pub(crate) defaults: Defaults,
     /// Gives the trace context of a call that has none of its own.
     pub(crate) trace_context: Option<TraceContext>,
+    /// How many child processes may run at once.
+    pub(crate) max_children: Option<usize>,
     /// Set once, when the hub shuts down; new calls are refused from then on.
     closing: AtomicBool,
     /// Why the hub ends, where nobody asked it to. Set before `closing`.
@@ -149,6 +152,7 @@ impl Shared {
             handlers,
             defaults,
             trace_context,
+            max_children,
         } = settings;
         Self {
             epoch,
@@ -157,6 +161,7 @@ impl Shared {
             host: HostRuntime::capture(),
             defaults,
             trace_context,
+            max_children,
             closing: AtomicBool::new(false),
             failure: OnceLock::new(),
             supervisor: OnceLock::new(),
@@ -205,12 +210,7 @@ impl Shared {
         let _ = self.failure.set(reason);
         self.close();
         for slot in self.registry.all() {
-            slot.publish(|state| {
-                state.phase = Phase::Stopped {
-                    reason: self.why_ended().into(),
-                };
-                state.since = clock::now();
-            });
+            slot.stop(&self.why_ended());
         }
         if let Some(supervisor) = self.supervisor() {
             // Bounded: once for each part that is watched. Lost where the supervisor is what failed.

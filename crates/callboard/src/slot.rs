@@ -1,24 +1,26 @@
 //! What of a server outlives its connections: handles hold an `Arc<Slot>`, never an address.
 //!
 //! ```text
-//! Connecting ──► Ready ──► Restarting ──► Connecting …
-//!      │                       │
-//!      └──────► Parked ◄───────┘         Stopped: removed, or the hub is gone
+//! Idle ──call──► Connecting ──► Negotiating ──► Ready ──► Restarting ──► Connecting …
+//!                    │               │            │          │
+//!                    └───────────────┴── Parked ◄─┴──────────┘      Draining, Disabled, Stopped: asked for
 //! ```
 //! The state is written by the supervisor alone; everybody reads it.
 
 mod mirrors;
 
 use crate::call;
-use crate::clock::Instant;
+use crate::clock::{self, Instant};
 use crate::config::{ServerConfig, ServerName};
 use crate::connection::ConnRef;
-use crate::error::{CallErrorKind, Failure, Stage};
+use crate::error::{CallErrorKind, ControlError, Failure, Stage};
 use crate::events::{Bus, EventKind, HubEvent};
 use crate::host::dispatch::Dispatcher;
 use crate::hub::ServerInfo;
 use crate::runtime::Home;
+use crate::supervisor::{Order, SupMsg, Supervisor};
 use crate::telemetry::Meters;
+use actix::Addr;
 use callboard_proto::message::{ClientCapabilities, LoggingLevel};
 use callboard_proto::mrtr::Kinds;
 use callboard_proto::negotiate::OpeningFailure;
@@ -26,10 +28,10 @@ use callboard_proto::wire::{Key, Keys};
 use mirrors::Mirrors;
 use std::cell::Cell;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 
 /// One per server, for as long as it is configured or somebody holds a handle.
 #[derive(Debug)]
@@ -54,6 +56,12 @@ pub(crate) struct Slot {
     #[cfg(test)]
     pub(crate) trap: crate::trap::Trap,
     state: watch::Sender<SlotState>,
+    /// The zero of `used`.
+    born: Instant,
+    /// When a call was last admitted, in milliseconds from `born`.
+    used: AtomicU64,
+    /// Where to have it woken.
+    supervisor: Addr<Supervisor>,
 }
 
 /// What is known of a server at one moment.
@@ -76,9 +84,16 @@ pub(crate) struct SlotState {
 /// The state of a server's connection.
 #[derive(Clone, Debug)]
 pub(crate) enum Phase {
-    /// It is being started and opened.
+    /// It has none, and gets one with its next call.
+    Idle { reason: Arc<str> },
+    /// It is being started, or connected to.
     Connecting {
-        /// Why the one before it ended, if there was one.
+        /// Why the one before it ended, if there was one and nobody had asked for that.
+        after: Option<Arc<str>>,
+    },
+    /// It is reached, and is being opened.
+    Negotiating {
+        /// Likewise.
         after: Option<Arc<str>>,
     },
     /// It takes calls.
@@ -87,10 +102,26 @@ pub(crate) enum Phase {
         info: Arc<ServerInfo>,
     },
     /// It ended and will be started again.
-    Restarting { reason: Arc<str>, wait: Duration },
-    /// It will not be started again by itself: only a change of its configuration mends it.
-    Parked { reason: Arc<str> },
-    /// It was removed, or the hub is shut down.
+    Restarting {
+        /// Which restart of the streak that will be, from 1.
+        attempt: u32,
+        at: Instant,
+        reason: Arc<str>,
+    },
+    /// It is left alone for a while, and takes no calls.
+    Parked {
+        reason: Arc<str>,
+        /// When it is tried again.
+        at: Instant,
+    },
+    /// The user has switched it off.
+    Disabled,
+    /// The hub shuts down, and the calls under way may still end.
+    Draining {
+        conn: Arc<ConnRef>,
+        info: Arc<ServerInfo>,
+    },
+    /// It was removed, it is not to be restarted, or the hub is shut down.
     Stopped { reason: Arc<str> },
 }
 
@@ -131,8 +162,9 @@ impl Slot {
         config: Arc<ServerConfig>,
         dispatcher: Dispatcher,
         events: Arc<Bus>,
-        now: Instant,
+        supervisor: Addr<Supervisor>,
     ) -> Self {
+        let now = clock::now();
         home.take_in();
         let declared = config.declares(dispatcher.declares());
         let state = SlotState {
@@ -160,6 +192,9 @@ impl Slot {
             #[cfg(test)]
             trap: crate::trap::Trap::default(),
             state: watch::Sender::new(state),
+            born: now,
+            used: AtomicU64::new(0),
+            supervisor,
         }
     }
 
@@ -216,18 +251,67 @@ impl Slot {
 
     /// For the supervisor alone. Whoever hears of it by an event finds it in the state already.
     pub(crate) fn publish(&self, change: impl FnOnce(&mut SlotState)) {
+        self.publish_if(|state| {
+            change(state);
+            true
+        });
+    }
+
+    /// The same, where `change` says that it has changed something.
+    fn publish_if(&self, change: impl FnOnce(&mut SlotState) -> bool) -> bool {
         if !self.events.wants(EventKind::State) {
-            return self.state.send_modify(change);
+            return self.state.send_if_modified(change);
         }
         let mut event = None;
-        self.state.send_modify(|state| {
+        let changed = self.state.send_if_modified(|state| {
             let before = state.phase.clone();
-            change(state);
+            let changed = change(state);
             event = HubEvent::of_step(&self.name, &before, &state.phase);
+            changed
         });
         if let Some(event) = event {
             self.events.emit(&event);
         }
+        changed
+    }
+
+    /// For the supervisor: it takes no calls from here on.
+    pub(crate) fn stop(&self, reason: &str) {
+        self.publish(|state| {
+            state.phase = Phase::Stopped {
+                reason: reason.into(),
+            };
+            state.since = clock::now();
+        });
+    }
+
+    /// For the supervisor: has it rest, unless a call is under way or waits. A call that is admitted before this is
+    /// seen here, one that comes after it sees this.
+    pub(crate) fn rest_if_idle(&self, reason: Arc<str>) -> bool {
+        self.publish_if(|state| {
+            let rests = !state.gate.is_busy();
+            if rests {
+                state.phase = Phase::Idle { reason };
+                state.since = clock::now();
+            }
+            rests
+        })
+    }
+
+    /// Whether a call is on the wire, or waits to be.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.state.borrow().gate.is_busy()
+    }
+
+    /// When a call was last admitted; when it was added, if none was.
+    pub(crate) fn last_used(&self) -> Instant {
+        self.born + Duration::from_millis(self.used.load(Ordering::Relaxed))
+    }
+
+    fn note_use(&self, now: Instant) {
+        let millis = now.saturating_duration_since(self.born).as_millis();
+        let millis = u64::try_from(millis).unwrap_or(u64::MAX);
+        self.used.store(millis, Ordering::Relaxed);
     }
 
     pub(crate) fn permits_free(&self) -> usize {
@@ -235,7 +319,7 @@ impl Slot {
     }
 
     /// Admits a call at once, if the server is ready and there is a place on the wire for one of this rank.
-    pub(crate) fn try_admit(&self, rank: Rank) -> Option<Admission> {
+    pub(crate) fn try_admit(&self, rank: Rank, now: Instant) -> Option<Admission> {
         if self.removed.load(Ordering::Acquire) {
             return None;
         }
@@ -244,6 +328,7 @@ impl Slot {
             return None;
         };
         let permit = state.gate.try_take(rank)?;
+        self.note_use(now);
         Some(Admission {
             conn: Arc::clone(conn),
             _permit: permit,
@@ -273,7 +358,9 @@ impl Slot {
             stage.set(Stage::Connecting);
             let state = states.borrow_and_update().clone();
             match state.phase {
-                Phase::Ready { conn, .. } if stale != Some(conn.generation) => {
+                Phase::Ready { conn, .. } | Phase::Draining { conn, .. }
+                    if stale != Some(conn.generation) =>
+                {
                     stage.set(Stage::Queued);
                     let permit = match rank {
                         Rank::Handler => state.gate.try_take(rank).ok_or_else(|| {
@@ -285,23 +372,56 @@ impl Slot {
                         Rank::Call | Rank::Round => state.gate.take(rank).await,
                     };
                     if !states.has_changed().unwrap_or(false) {
+                        self.note_use(clock::now());
                         return Ok(Admission {
                             conn,
                             _permit: permit,
                         });
                     }
                 }
-                Phase::Parked { ref reason } | Phase::Stopped { ref reason } => {
+                Phase::Parked { .. } | Phase::Disabled | Phase::Stopped { .. } => {
                     return Err(Failure::not_sent(CallErrorKind::NotReady {
-                        reason: reason.to_string(),
+                        reason: state.reason(),
                     }));
                 }
-                Phase::Ready { .. } | Phase::Connecting { .. } | Phase::Restarting { .. } => {
+                Phase::Idle { .. } => {
+                    if let Some(limit) = self.wake().await {
+                        return Err(Failure::not_sent(CallErrorKind::Overloaded {
+                            limit,
+                            option: "max_children",
+                        }));
+                    }
+                    let _ = states.changed().await;
+                }
+                Phase::Ready { .. }
+                | Phase::Draining { .. }
+                | Phase::Connecting { .. }
+                | Phase::Negotiating { .. }
+                | Phase::Restarting { .. } => {
                     // The sender lives in `self`.
                     let _ = states.changed().await;
                 }
             }
         }
+    }
+}
+
+impl Slot {
+    /// Has a server that rests started; gives the limit that keeps it from that, if one does. The state has changed
+    /// when this is over. Cancel safe: the server is started all the same.
+    pub(crate) async fn wake(self: &Arc<Self>) -> Option<usize> {
+        let (refused, limit) = oneshot::channel();
+        let slot = Arc::clone(self);
+        self.supervisor.do_send(SupMsg::Wake { slot, refused });
+        limit.await.ok()
+    }
+
+    /// Has the supervisor do this. Cancel safe: it is done all the same.
+    pub(crate) async fn order(self: &Arc<Self>, order: Order) -> Result<(), ControlError> {
+        let (done, answer) = oneshot::channel();
+        let slot = Arc::clone(self);
+        self.supervisor.do_send(SupMsg::Order { slot, order, done });
+        answer.await.unwrap_or(Err(ControlError::Shutdown))
     }
 }
 
@@ -329,6 +449,10 @@ impl Gate {
     pub(crate) fn taken(&self) -> usize {
         let free = self.permits.available_permits() + self.reserve.available_permits();
         self.max_in_flight + RESERVE - free
+    }
+
+    fn is_busy(&self) -> bool {
+        self.taken() > 0 || self.waiting.load(Ordering::Acquire) > 0
     }
 
     fn try_take(&self, rank: Rank) -> Option<OwnedSemaphorePermit> {
@@ -366,12 +490,29 @@ impl SlotState {
     pub(crate) fn reason(&self) -> String {
         match &self.phase {
             Phase::Connecting { after: None } => "it is connecting".to_owned(),
+            Phase::Negotiating { after: None } => "it is reached and being opened".to_owned(),
             Phase::Connecting { after: Some(reason) } => format!("it is connecting again after: {reason}"),
+            Phase::Negotiating { after: Some(reason) } => {
+                format!("it is reached and being opened again after: {reason}")
+            }
             Phase::Ready { .. } => "it is ready".to_owned(),
-            Phase::Restarting { reason, wait } => format!("it restarts in {wait:.1?} after: {reason}"),
-            Phase::Parked { reason } | Phase::Stopped { reason } => reason.to_string(),
+            Phase::Restarting { reason, at, .. } => {
+                format!("it restarts in {:.1?} after: {reason}", left(*at))
+            }
+            Phase::Parked { reason, at } => format!(
+                "it is parked, {reason}; it is tried again in {:.0?}, or at once with `reconnect`",
+                left(*at)
+            ),
+            Phase::Disabled => "it is disabled; `enable` starts it again".to_owned(),
+            Phase::Draining { .. } => "the hub is shutting down".to_owned(),
+            Phase::Idle { reason } | Phase::Stopped { reason } => reason.to_string(),
         }
     }
+}
+
+/// How long it is until then.
+pub(crate) fn left(at: Instant) -> Duration {
+    at.saturating_duration_since(clock::now())
 }
 
 /// A place among the calls that wait.

@@ -1,31 +1,34 @@
 //! The supervisor: one per hub. Owns the children, their generations and the state that slots show.
 //!
 //! ```text
-//! Hub ──Add, Remove, Replace, Shutdown──► Supervisor ──Launch──► spawner ──► connection (generation n)
-//!                                          ▲      ▲                              │
-//!                                          │      └──────────Opened──────────────┤
-//!                                          └──Exited (monitor task, once)────────┘
+//! Hub, Client ──Add, Remove, Replace, Order, Wake, Shutdown──► Supervisor ──Launch──► spawner ──► connection (generation n)
+//!                                                               ▲      ▲                              │
+//!                                                               │      └─────────Up, Opened───────────┤
+//!                                                               └──Exited (monitor task, once)────────┘
 //! ```
 //! A restart is a new actor made from the configuration, never the old value. A message of an old generation is
-//! ignored. Start reading at [`Supervisor::exited`].
+//! ignored. What a server is to do is its [`Goal`]; an end that nobody asked for is the restart machine's business
+//! ([`callboard_proto::restart`]). Start reading at [`Supervisor::exited`].
 
-use crate::actor;
+mod child;
+
 use crate::clock;
 use crate::config::{ServerConfig, ServerName};
-use crate::connection::{ConnMsg, ConnRef};
-use crate::exit::ExitNotice;
-use crate::hub::ServerInfo;
+use crate::connection::ConnRef;
+use crate::error::ControlError;
 use crate::shared::Shared;
 use crate::slot::{Phase, REMOVED, Slot};
-use crate::spawner::{Launch, SpawnMsg};
 #[cfg(test)]
 use crate::trap::Place;
-use actix::{Actor, ActorContext as _, Addr, AsyncContext as _, Context, Handler, Message};
-use callboard_proto::negotiate::{Channel, Known, Opened, Reopened, Way};
+use actix::{Actor, ActorContext as _, Addr, Context, Handler, Message};
+use callboard_proto::negotiate::{Known, Opened, OpeningFailure, Reopened, Way};
 use callboard_proto::protocol::End;
-use std::collections::HashMap;
+use callboard_proto::restart::{Decision, HEALTHY, Lived, ParkReason, Restarts};
+use child::{Child, Goal};
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::oneshot;
 use tracing::{error, info, warn};
 
@@ -35,13 +38,27 @@ pub(crate) enum SupMsg {
     Add { slot: Arc<Slot> },
     /// Stop the server and forget it. From a hub's handle.
     Remove { slot: Arc<Slot> },
-    /// Stop the connection and go on with another configuration; `done` tells when no call goes to the old one
-    /// any more. From a hub's handle.
+    /// Go on with another configuration; `done` tells when no new call goes to the old connection any more. From a
+    /// hub's handle.
     Replace {
         slot: Arc<Slot>,
         config: Arc<ServerConfig>,
         done: oneshot::Sender<()>,
     },
+    /// Do this with a server; `done` tells when its state shows it. From a user's handle.
+    Order {
+        slot: Arc<Slot>,
+        order: Order,
+        done: oneshot::Sender<Result<(), ControlError>>,
+    },
+    /// Somebody waits for a server that rests. `refused` tells the limit that keeps it from being started; dropped, the
+    /// state tells how it goes on. From request actors: bounded by the calls that wait.
+    Wake {
+        slot: Arc<Slot>,
+        refused: oneshot::Sender<usize>,
+    },
+    /// A connection reaches its server. From the connection, once for each generation.
+    Up { slot: Arc<Slot>, generation: u64 },
     /// A connection is open for requests. From the connection, once for each generation, and again for each session in
     /// place of a lost one.
     Opened {
@@ -49,14 +66,18 @@ pub(crate) enum SupMsg {
         conn: Arc<ConnRef>,
         opened: Box<Opened>,
     },
-    /// A connection is gone, its process tree too. From its [`ExitNotice`], once for each generation.
+    /// A connection is gone, its process tree too. From its [`ExitNotice`](crate::exit::ExitNotice), once for each generation.
     Exited {
         slot: Arc<Slot>,
         generation: u64,
         exit: ConnExit,
     },
-    /// The pause before a restart is over. From a timer task; ignored if the generation has changed.
-    Restart { slot: Arc<Slot>, generation: u64 },
+    /// The pause before a start is over. From the child's timer; ignored if the generation has changed.
+    Due { slot: Arc<Slot>, generation: u64 },
+    /// A start has held its place long enough. From a timer of its own, once for each start that is counted.
+    Uncount { slot: Arc<Slot>, start: u64 },
+    /// Nothing was asked of a server for a while. From the child's timer.
+    Idle { slot: Arc<Slot>, generation: u64 },
     /// Let the requests in flight end, at most `within`, then stop everything; `done` tells when.
     Shutdown {
         within: Duration,
@@ -70,6 +91,19 @@ pub(crate) enum SupMsg {
 
 impl Message for SupMsg {
     type Result = ();
+}
+
+/// What a user can have done with a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// Close its connection and open another, or open one now; an attempt that is under way is joined.
+    Reconnect,
+    /// The same, with the process killed and no attempt joined.
+    Restart,
+    /// Close its connection, and have none.
+    Disable,
+    /// Have one again.
+    Enable,
 }
 
 /// How a generation of a connection ended.
@@ -86,7 +120,9 @@ pub(crate) enum ConnExit {
 /// See the module's page.
 pub(crate) struct Supervisor {
     shared: Arc<Shared>,
+    me: Addr<Supervisor>,
     children: HashMap<u64, Child>,
+    starts: Starts,
     /// Set by the first `Shutdown`.
     ending: Option<Ending>,
     /// Ends the runtime, where it is ours.
@@ -99,276 +135,478 @@ struct Ending {
     drained: bool,
 }
 
-/// One server under supervision.
-struct Child {
-    slot: Arc<Slot>,
-    config: Arc<ServerConfig>,
-    /// Counts the connections; a message with another number is of an old one.
-    generation: u64,
-    /// The live connection, opening or open.
-    conn: Option<Arc<ConnRef>>,
-    /// It is to stay away once it has ended.
-    stopping: bool,
-    /// Its configuration was replaced: however the connection ends, the next one is made by the new one at once.
-    replaced: bool,
-    known: Known,
-    /// When a connection last ended since the server did not speak its era any more.
-    era_changed: Option<clock::Instant>,
-    /// When the first process of the present opening was started.
-    started: Instant,
-    /// Since when the present connection is open.
-    ready: Option<clock::Instant>,
-    /// How many connections in a row ended without a long healthy time.
-    failures: u32,
+/// Processes that wait to be started: so many at once, so that a fleet does not come up all at the same moment.
+#[derive(Default)]
+struct Starts {
+    /// Children by the id of their slot, each at most once.
+    waiting: VecDeque<u64>,
+    /// How many are being started and counted.
+    counted: usize,
+    /// Numbers the starts.
+    made: u64,
 }
 
-/// The first restart of a streak is immediate, then the pause doubles from here.
-const FIRST_PAUSE: Duration = Duration::from_millis(250);
-/// The longest pause between restarts.
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// A connection that was open for so long ends a streak of failures.
-const HEALTHY: Duration = Duration::from_secs(60);
+/// How many processes are started at once.
+const STARTS: usize = 16;
+/// A start is counted for so long at most: a server that hangs in its opening delays no other.
+const START_COUNTS: Duration = Duration::from_secs(2);
 /// How long connections may take to close at a shutdown: the close ladder of a child fits in.
 const CLOSE_LIMIT: Duration = Duration::from_secs(8);
 
+impl Starts {
+    fn uncount(&mut self, child: &mut Child) {
+        if child.counted.take().is_some() {
+            self.counted -= 1;
+        }
+    }
+}
+
 impl Supervisor {
-    pub(crate) fn new(shared: Arc<Shared>, stop_runtime: Option<Box<dyn FnOnce() + Send>>) -> Self {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        me: Addr<Self>,
+        stop_runtime: Option<Box<dyn FnOnce() + Send>>,
+    ) -> Self {
         Self {
             shared,
+            me,
             children: HashMap::new(),
+            starts: Starts::default(),
             ending: None,
             stop_runtime,
         }
     }
 
-    fn add(&mut self, slot: Arc<Slot>, context: &mut Context<Self>) {
+    fn add(&mut self, slot: Arc<Slot>) {
         if self.ending.is_some() {
-            return stopped(&slot, &self.shared.why_ended());
+            return slot.stop(&self.shared.why_ended());
         }
         if slot.is_removed() {
-            return stopped(&slot, REMOVED);
+            return slot.stop(REMOVED);
         }
-        let config = slot.state().config;
-        let child = Child {
-            slot,
-            config,
-            generation: 0,
-            conn: None,
-            stopping: false,
-            replaced: false,
-            known: Known::default(),
-            era_changed: None,
-            started: clock::now().into_std(),
-            ready: None,
-            failures: 0,
-        };
-        let id = child.slot.id;
-        self.children
-            .entry(id)
-            .or_insert(child)
-            .launch(None, context.address());
+        let id = slot.id;
+        let child = self.children.entry(id).or_insert_with(|| Child::new(slot));
+        if child.config.lazy {
+            child.rest(UNCALLED.into());
+        } else {
+            self.start(id);
+        }
     }
 
     fn remove(&mut self, slot: &Arc<Slot>) {
-        stopped(slot, REMOVED);
-        let Some(child) = self.children.get_mut(&slot.id) else {
-            return;
-        };
-        child.stopping = true;
-        child.close();
-        self.forget_if_gone(slot.id);
+        slot.stop(REMOVED);
+        if let Some(child) = self.children.get_mut(&slot.id) {
+            child.goal = Goal::Gone;
+            child.close();
+            self.settle(slot.id);
+        }
     }
 
-    fn replace(&mut self, slot: &Arc<Slot>, config: Arc<ServerConfig>, context: &mut Context<Self>) {
+    fn replace(&mut self, slot: &Arc<Slot>, config: Arc<ServerConfig>) {
         let Some(child) = self.children.get_mut(&slot.id) else {
             return;
         };
         if !child.config.same_server(&config) {
             child.known = Known::default();
         }
-        child.config = Arc::clone(&config);
-        child.failures = 0;
+        child.restarts = Restarts::default();
         slot.configure(&config);
-        slot.publish(|state| {
-            state.phase = Phase::Connecting { after: None };
-            state.failure = None;
-            state.since = clock::now();
-        });
-        // The next configuration starts when the old connection is gone, or at once where there is none.
-        match child.conn {
-            Some(_) => {
-                child.replaced = true;
-                child.close();
+        // A process must have gone before the next one comes: it may hold a port, a file, a lock.
+        let overlaps = child.config.is_http() && child.live.as_ref().is_some_and(|live| live.ready.is_some());
+        if overlaps && child.goal != Goal::Disabled {
+            child.set_aside();
+        } else {
+            child.close();
+        }
+        child.config = config;
+        slot.publish(|state| state.failure = None);
+        match child.goal {
+            Goal::Run => {
+                child.set_phase(Phase::Connecting { after: None });
+                self.start(slot.id);
             }
-            None => child.launch(None, context.address()),
+            Goal::Rest | Goal::Disabled | Goal::Gone => {}
+        }
+    }
+
+    fn order(&mut self, slot: &Arc<Slot>, order: Order) -> Result<(), ControlError> {
+        let name = || slot.name.clone();
+        if self.ending.is_some() {
+            return Err(ControlError::Shutdown);
+        }
+        let child = self.children.get_mut(&slot.id);
+        let Some(child) = child.filter(|child| child.goal != Goal::Gone) else {
+            return Err(ControlError::Removed(name()));
+        };
+        info!(server = %slot.name, ?order, "asked for by the user");
+        match order {
+            Order::Reconnect | Order::Restart if child.goal == Goal::Disabled => {
+                return Err(ControlError::Disabled(name()));
+            }
+            Order::Reconnect | Order::Restart => {
+                child.goal = Goal::Run;
+                match &child.live {
+                    // Several of them make one attempt.
+                    Some(live) if order == Order::Reconnect && !live.closing && live.ready.is_none() => {
+                        return Ok(());
+                    }
+                    Some(live) if order == Order::Reconnect && live.closing => {}
+                    Some(_) if order == Order::Reconnect => child.close(),
+                    Some(_) => child.kill(),
+                    None => {}
+                }
+                // An end that was asked for is no crash: nothing is said of one.
+                if child.live.is_some() {
+                    child.set_phase(Phase::Connecting { after: None });
+                }
+                self.start(slot.id);
+            }
+            Order::Disable => {
+                child.goal = Goal::Disabled;
+                child.set_phase(Phase::Disabled);
+                child.close();
+                self.settle(slot.id);
+            }
+            Order::Enable if child.goal == Goal::Disabled => {
+                child.restarts = Restarts::default();
+                if child.config.lazy {
+                    child.rest(UNCALLED.into());
+                } else {
+                    child.goal = Goal::Run;
+                    child.set_phase(Phase::Connecting { after: None });
+                    self.start(slot.id);
+                }
+            }
+            Order::Enable => {}
+        }
+        Ok(())
+    }
+
+    fn wake(&mut self, slot: &Arc<Slot>, refused: oneshot::Sender<usize>) {
+        let Some(child) = self.children.get_mut(&slot.id) else {
+            return;
+        };
+        if child.goal != Goal::Rest {
+            return;
+        }
+        child.goal = Goal::Run;
+        child.set_connecting();
+        child.wakers.push(refused);
+        self.start(slot.id);
+    }
+
+    /// Starts a server that has no connection, as soon as it may be; where one is ending, its end leads here again.
+    fn start(&mut self, id: u64) {
+        let Some(child) = self.children.get_mut(&id) else {
+            return;
+        };
+        if child.goal != Goal::Run || child.live.is_some() {
+            return;
+        }
+        child.stop_timer();
+        if child.config.is_process() {
+            child.set_connecting();
+            if !self.starts.waiting.contains(&id) {
+                self.starts.waiting.push_back(id);
+            }
+            self.start_waiting();
+        } else {
+            child.launch(None, &self.me);
+        }
+    }
+
+    /// Starts the processes that wait, as many as may be.
+    fn start_waiting(&mut self) {
+        while self.starts.counted < STARTS
+            && let Some(&id) = self.starts.waiting.front()
+        {
+            let waits = |child: &Child| child.goal == Goal::Run && child.live.is_none();
+            if !self.children.get(&id).is_some_and(waits) {
+                self.starts.waiting.pop_front();
+                continue;
+            }
+            if let Some(limit) = self.shared.max_children
+                && self.processes() >= limit
+            {
+                if self.makes_room() {
+                    // It is started once the other is gone.
+                    return;
+                }
+                self.starts.waiting.pop_front();
+                self.refuse(id, limit);
+                continue;
+            }
+            self.starts.waiting.pop_front();
+            let Some(child) = self.children.get_mut(&id) else {
+                continue;
+            };
+            child.launch(None, &self.me);
+            self.starts.counted += 1;
+            self.starts.made += 1;
+            let start = self.starts.made;
+            child.counted = Some(start);
+            let (slot, me) = (Arc::clone(&child.slot), self.me.clone());
+            tokio::task::spawn_local(async move {
+                tokio::time::sleep(START_COUNTS).await;
+                me.do_send(SupMsg::Uncount { slot, start });
+            });
+        }
+    }
+
+    /// How many processes there are, those that are ending included.
+    fn processes(&self) -> usize {
+        let live = self.children.values().filter_map(|child| child.live.as_ref());
+        live.filter(|live| live.process).count()
+    }
+
+    /// Sees to it that there will be one process less: one is ending, or the one that was idle for the longest ends now.
+    fn makes_room(&mut self) -> bool {
+        let ending = |child: &Child| {
+            let process = child.live.as_ref().filter(|live| live.process);
+            process.is_some_and(|live| live.closing) && child.goal != Goal::Run
+        };
+        if self.children.values().any(ending) {
+            return true;
+        }
+        let stoppable = self
+            .children
+            .values_mut()
+            .filter(|child| child.config.is_process());
+        let mut stoppable: Vec<&mut Child> = stoppable.filter(|child| child.is_stoppable()).collect();
+        stoppable.sort_by_key(|child| child.slot.last_used());
+        let idle = "it was idle, and another server needed its place (`max_children`)";
+        stoppable.into_iter().any(|child| child.rest_if_idle(idle))
+    }
+
+    /// It cannot be started: too many processes run, and none is idle.
+    fn refuse(&mut self, id: u64, limit: usize) {
+        let Some(child) = self.children.get_mut(&id) else {
+            return;
+        };
+        warn!(server = %child.slot.name, limit, "not started: as many processes run as may (`max_children`), and none is idle");
+        for waker in child.wakers.drain(..) {
+            let _ = waker.send(limit);
+        }
+        child.rest(
+            "as many processes run as may (`max_children`); it is started with a call once one is idle"
+                .into(),
+        );
+    }
+
+    /// A start does not count any more: the server is open, gone, or slow.
+    fn uncount(&mut self, id: u64) {
+        if let Some(child) = self.children.get_mut(&id) {
+            self.starts.uncount(child);
+            self.start_waiting();
         }
     }
 
     fn opened(&mut self, slot: &Arc<Slot>, conn: Arc<ConnRef>, opened: &Opened) {
-        let Some(child) = self.children.get_mut(&slot.id) else {
-            return;
-        };
-        if child.generation != conn.generation || child.stopping || child.replaced {
-            return;
+        let draining = self.ending.is_some();
+        if let Some(child) = self.children.get_mut(&slot.id) {
+            let generation = conn.generation;
+            child.opened(conn, opened, draining, &self.me);
+            if child.generation == generation {
+                self.uncount(slot.id);
+            }
         }
-        if child.ready.is_some() {
-            return child.renewed(conn, opened);
-        }
-        child.known = Known {
-            era: Some(opened.revision.era()),
-            slow: opened.slow,
-            http_sse: opened.channel == Channel::HttpSse && child.config.finds_transport(),
-        };
-        child.ready = Some(clock::now());
-        let transport = child.config.transport_kind(opened.channel);
-        let opened_in = clock::now().into_std() - child.started;
-        let info = Arc::new(ServerInfo::read(opened, transport, opened_in));
-        info!(server = %slot.name, revision = %opened.revision, transport = transport.name(), generation = child.generation, "server is up");
-        slot.publish(|state| {
-            state.phase = Phase::Ready { conn, info };
-            state.failure = None;
-            state.since = clock::now();
-        });
     }
 
-    fn exited(&mut self, slot: &Arc<Slot>, generation: u64, exit: ConnExit, context: &mut Context<Self>) {
+    fn exited(&mut self, slot: &Arc<Slot>, generation: u64, exit: ConnExit) {
         let Some(child) = self.children.get_mut(&slot.id) else {
             return;
         };
+        if child.is_aside(generation) {
+            return self.settle(slot.id);
+        }
         if child.generation != generation {
             return;
         }
-        child.conn = None;
-        if child.stopping {
-            return self.forget_if_gone(slot.id);
-        }
-        if std::mem::take(&mut child.replaced) {
-            return child.launch(None, context.address());
-        }
-        let was_ready = child.ready.take();
-        if was_ready.is_some_and(|since| clock::now().duration_since(since) >= HEALTHY) {
-            child.failures = 0;
-        }
-        let failure = match &exit {
-            ConnExit::Ended(End::NotOpened(failure)) => Some(Arc::new(failure.clone())),
-            _ => None,
-        };
-        let says_nothing = failure
-            .as_ref()
-            .is_some_and(|failure| failure.kind.is_transient());
-        slot.publish(|state| state.failure = failure);
-        let reason: Arc<str> = match exit {
-            // Closed by us while it is to run: its configuration was replaced.
-            ConnExit::Ended(End::Closed) => return child.launch(None, context.address()),
-            ConnExit::Ended(End::Reopen(reopened)) => {
-                if reopened.way == Way::Anew {
-                    child.known = child.known.forgotten();
+        let Some(live) = child.live.take() else { return };
+        child.stop_timer();
+        match exit {
+            // The place under the cap stays its own: it is the same opening.
+            ConnExit::Ended(End::Reopen(reopened)) if !live.closing => self.reopen(slot.id, reopened),
+            exit => {
+                self.starts.uncount(child);
+                if live.closing {
+                    self.start(slot.id);
+                } else {
+                    let lived = live.ready.map(|since| clock::now().duration_since(since));
+                    self.failed(slot.id, exit, lived);
                 }
-                return child.launch(Some(reopened), context.address());
             }
-            ConnExit::Ended(End::NotOpened(failure)) => {
-                let reason = failure.to_string().into();
-                if failure.kind.is_configuration() {
-                    return child.park(reason);
-                }
+        }
+        self.settle(slot.id);
+    }
+
+    fn reopen(&mut self, id: u64, reopened: Reopened) {
+        if let Some(child) = self.children.get_mut(&id) {
+            if reopened.way == Way::Anew {
+                child.known = child.known.forgotten();
+            }
+            child.launch(Some(reopened), &self.me);
+        }
+    }
+
+    /// A connection ended, and nobody had asked for it. `lived`: how long it was open, if it was.
+    fn failed(&mut self, id: u64, exit: ConnExit, lived: Option<Duration>) {
+        let Some(child) = self.children.get_mut(&id) else {
+            return;
+        };
+        let server = &child.slot.name;
+        let mut failure = None;
+        let mut normal = false;
+        let reason: Arc<str> = match exit {
+            ConnExit::Ended(End::NotOpened(not_opened)) => {
+                let reason = not_opened.to_string().into();
+                failure = Some(Arc::new(not_opened));
                 reason
             }
-            ConnExit::Ended(End::Lost(down)) => down.to_string().into(),
+            ConnExit::Ended(End::Lost(down)) => {
+                normal = down.is_normal();
+                down.to_string().into()
+            }
             ConnExit::Ended(End::EraChanged(how)) => {
                 child.known = child.known.forgotten();
                 let now = clock::now();
                 let last = child.era_changed.replace(now);
                 // No crash, unless it goes on so.
                 if last.is_none_or(|last| now.duration_since(last) >= HEALTHY) {
-                    info!(server = %slot.name, how, "the era of the server is found out anew");
-                    return child.launch(None, context.address());
+                    info!(%server, how, "the era of the server is found out anew");
+                    return self.start(id);
                 }
                 how.into()
             }
+            ConnExit::Ended(end @ (End::Closed | End::Reopen(_))) => {
+                format!("a fault in callboard, {end:?}").into()
+            }
             ConnExit::Panicked(text) => {
-                error!(server = %slot.name, panic = text, "the connection panicked");
+                error!(%server, panic = text, "the connection panicked");
                 format!("a fault in callboard, {text}").into()
             }
             ConnExit::Aborted => "it was ended without a word".into(),
         };
+        let says = |of: fn(&OpeningFailure) -> bool| failure.as_deref().is_some_and(of);
+        let lived = match lived {
+            Some(lived) => Lived::Open(lived),
+            None if says(|failure| failure.kind.is_configuration()) => Lived::Misconfigured,
+            None => Lived::NeverOpen,
+        };
         // What was remembered and did not hold is found out anew.
-        if was_ready.is_none() && !says_nothing {
+        if lived == Lived::NeverOpen && !says(|failure| failure.kind.is_transient()) {
             child.known = child.known.forgotten();
         }
-        let wait = pause(child.failures);
-        child.failures += 1;
-        warn!(server = %slot.name, %reason, ?wait, "server is down");
-        slot.publish(|state| {
-            state.phase = Phase::Restarting { reason, wait };
-            state.since = clock::now();
-            state.restarts += 1;
-        });
-        if wait.is_zero() {
-            return child.launch(None, context.address());
+        child.slot.publish(|state| state.failure = failure);
+        if !child.config.restart.restarts(normal) {
+            let policy = child.config.restart.name();
+            warn!(%server, %reason, policy, "server has ended");
+            return child.set_phase(Phase::Stopped {
+                reason: format!(
+                    "it has ended, {reason}; its restart policy is `{policy}`, `reconnect` starts it again"
+                )
+                .into(),
+            });
         }
-        let (slot, supervisor) = (Arc::clone(slot), context.address());
-        tokio::task::spawn_local(async move {
-            tokio::time::sleep(wait).await;
-            supervisor.do_send(SupMsg::Restart { slot, generation });
-        });
+        let now = clock::now();
+        match child.restarts.ended(lived, now.into_std(), chance()) {
+            Decision::Restart { attempt, wait } => {
+                warn!(%server, %reason, attempt, ?wait, "server is down");
+                child.slot.publish(|state| state.restarts += 1);
+                child.set_phase(Phase::Restarting {
+                    attempt,
+                    at: now + wait,
+                    reason,
+                });
+                if wait.is_zero() {
+                    return self.start(id);
+                }
+                child.wake_after(wait, &self.me);
+            }
+            Decision::Park { why, wait } => {
+                let reason = match why {
+                    ParkReason::Configuration => reason,
+                    why => format!("{why}, the last time after: {reason}").into(),
+                };
+                error!(%server, %reason, next = ?wait, "server is parked");
+                child.set_phase(Phase::Parked {
+                    reason,
+                    at: now + wait,
+                });
+                child.wake_after(wait, &self.me);
+            }
+        }
     }
 
-    fn restart(&mut self, slot: &Arc<Slot>, generation: u64, context: &mut Context<Self>) {
-        let Some(child) = self.children.get_mut(&slot.id) else {
-            return;
-        };
-        if child.generation == generation && child.conn.is_none() && !child.stopping {
-            child.launch(None, context.address());
+    /// A child's connection is gone, or its goal has changed: it may be over, and another may have its place.
+    fn settle(&mut self, id: u64) {
+        if self.children.get(&id).is_some_and(Child::is_over) {
+            self.children.remove(&id);
+        }
+        self.start_waiting();
+    }
+
+    fn due(&mut self, slot: &Arc<Slot>, generation: u64) {
+        if self
+            .children
+            .get(&slot.id)
+            .is_some_and(|child| child.generation == generation)
+        {
+            self.start(slot.id);
         }
     }
 
-    fn shutdown(&mut self, within: Duration, done: Option<oneshot::Sender<()>>, context: &mut Context<Self>) {
+    fn idle(&mut self, slot: &Arc<Slot>, generation: u64) {
+        if let Some(child) = self.children.get_mut(&slot.id)
+            && child.generation == generation
+            && child.is_stoppable()
+            && child.rest_if_idle("it was idle (`idle_stop`) and starts with its next call")
+        {
+            info!(server = %slot.name, "server is idle and is stopped");
+        }
+    }
+
+    fn shutdown(&mut self, within: Duration, done: Option<oneshot::Sender<()>>) {
         let first = self.ending.is_none();
         self.ending.get_or_insert_default().waiters.extend(done);
         if !first {
             return;
         }
         self.shared.close();
-        let (shared, supervisor) = (Arc::clone(&self.shared), context.address());
+        for child in self.children.values() {
+            child.slot.publish(|state| {
+                if let Phase::Ready { conn, info } = &state.phase {
+                    let (conn, info) = (Arc::clone(conn), Arc::clone(info));
+                    state.phase = Phase::Draining { conn, info };
+                    state.since = clock::now();
+                }
+            });
+        }
+        let (shared, me) = (Arc::clone(&self.shared), self.me.clone());
         tokio::task::spawn_local(async move {
             let _ = tokio::time::timeout(within, shared.gauges.requests.idle()).await;
-            supervisor.do_send(SupMsg::Drained);
+            me.do_send(SupMsg::Drained);
             tokio::time::sleep(CLOSE_LIMIT).await;
-            supervisor.do_send(SupMsg::GiveUp);
+            me.do_send(SupMsg::GiveUp);
         });
     }
 
-    fn drained(&mut self, context: &mut Context<Self>) {
+    fn drained(&mut self) {
         let Some(ending) = &mut self.ending else { return };
         ending.drained = true;
-        let ids: Vec<u64> = self.children.keys().copied().collect();
-        for id in ids {
-            if let Some(child) = self.children.get_mut(&id) {
-                stopped(&child.slot, &self.shared.why_ended());
-                child.stopping = true;
-                child.close();
-            }
-            self.forget_if_gone(id);
+        for child in self.children.values_mut() {
+            child.slot.stop(&self.shared.why_ended());
+            child.goal = Goal::Gone;
+            child.close();
         }
-        self.end_if_empty(context);
+        self.children.retain(|_, child| !child.is_over());
     }
 
-    fn give_up(&mut self, context: &mut Context<Self>) {
+    fn give_up(&mut self) {
         if !self.children.is_empty() {
             let names: Vec<&ServerName> = self.children.values().map(|child| &child.slot.name).collect();
             warn!(?names, "these servers did not close in time and are killed");
             self.children.clear();
-        }
-        self.end_if_empty(context);
-    }
-
-    fn forget_if_gone(&mut self, id: u64) {
-        if self
-            .children
-            .get(&id)
-            .is_some_and(|child| child.stopping && child.conn.is_none())
-        {
-            self.children.remove(&id);
         }
     }
 
@@ -387,94 +625,39 @@ impl Supervisor {
     }
 }
 
+/// Why a lazy server has no connection.
+const UNCALLED: &str = "it starts with its first call";
+
 impl Child {
-    /// Starts the next generation: a new opening, or one that goes on with the opening before, whose time it shares.
-    fn launch(&mut self, reopened: Option<Reopened>, supervisor: Addr<Supervisor>) {
-        if reopened.is_none() {
-            self.started = clock::now().into_std();
+    /// It has no connection, and will have none until it is called.
+    fn rest(&mut self, reason: Arc<str>) {
+        self.goal = Goal::Rest;
+        self.set_phase(Phase::Idle { reason });
+    }
+
+    /// Ends its connection until it is called again, unless something is asked of it at this moment.
+    fn rest_if_idle(&mut self, reason: &str) -> bool {
+        let rests = self.slot.rest_if_idle(reason.into());
+        if rests {
+            self.goal = Goal::Rest;
+            self.close();
         }
-        self.generation += 1;
-        self.ready = None;
-        let (addr, receiver) = actor::mailbox();
-        let conn = Arc::new(ConnRef::new(addr, self.generation, self.config.is_http()));
-        self.conn = Some(Arc::clone(&conn));
-        self.slot.publish(|state| {
-            let after = match &state.phase {
-                Phase::Restarting { reason, .. } => Some(Arc::clone(reason)),
-                Phase::Connecting { after } => after.clone(),
-                Phase::Ready { .. } | Phase::Parked { .. } | Phase::Stopped { .. } => None,
-            };
-            state.phase = Phase::Connecting { after };
-            state.since = clock::now();
-        });
-        // Bounded: one for each generation.
-        self.slot
-            .home
-            .spawner()
-            .do_send(SpawnMsg::Launch(Box::new(Launch {
-                slot: Arc::clone(&self.slot),
-                config: Arc::clone(&self.config),
-                conn,
-                receiver,
-                notice: ExitNotice::new(supervisor, Arc::clone(&self.slot), self.generation),
-                known: self.known,
-                started: self.started,
-                reopened,
-            })));
+        rests
     }
 
-    /// Another session is in place of a lost one: the same generation, and as healthy as it was.
-    fn renewed(&mut self, conn: Arc<ConnRef>, opened: &Opened) {
-        info!(server = %self.slot.name, revision = %opened.revision, generation = self.generation, "the server lost its session; another is in place");
-        self.conn = Some(Arc::clone(&conn));
-        self.slot.publish(|state| {
-            if let Phase::Ready { info, .. } = &state.phase {
-                let info = Arc::new(ServerInfo::read(opened, info.transport, info.opened_in));
-                state.phase = Phase::Ready { conn, info };
-            }
-        });
-    }
-
-    fn close(&self) {
-        if let Some(conn) = &self.conn {
-            conn.addr.do_send(ConnMsg::Close);
-        }
-    }
-
-    fn park(&mut self, reason: Arc<str>) {
-        error!(server = %self.slot.name, %reason, "server is parked");
-        self.slot.publish(|state| {
-            state.phase = Phase::Parked { reason };
-            state.since = clock::now();
-        });
+    /// It may be stopped while it is idle.
+    fn is_stoppable(&self) -> bool {
+        let open = self
+            .live
+            .as_ref()
+            .is_some_and(|live| live.ready.is_some() && !live.closing);
+        open && self.goal == Goal::Run && (self.config.lazy || self.config.idle_stop.is_some())
     }
 }
 
-impl Drop for Child {
-    fn drop(&mut self) {
-        // The connection is still there where the supervisor failed, or gave up waiting for it.
-        self.close();
-        self.slot.dispatcher.stop();
-    }
-}
-
-fn stopped(slot: &Slot, reason: &str) {
-    slot.publish(|state| {
-        state.phase = Phase::Stopped {
-            reason: reason.into(),
-        };
-        state.since = clock::now();
-    });
-}
-
-/// The pause before the restart after `failures` earlier ones in a row.
-fn pause(failures: u32) -> Duration {
-    match failures.checked_sub(1) {
-        None => Duration::ZERO,
-        Some(doublings) => FIRST_PAUSE
-            .saturating_mul(1 << doublings.min(16))
-            .min(LONGEST_PAUSE),
-    }
+/// Any number.
+fn chance() -> u64 {
+    RandomState::new().hash_one(0u8)
 }
 
 impl Actor for Supervisor {
@@ -490,40 +673,43 @@ impl Handler<SupMsg> for Supervisor {
             slot.trap.spring(Place::Supervisor);
         }
         match message {
-            SupMsg::Add { slot } => self.add(slot, context),
+            SupMsg::Add { slot } => self.add(slot),
             SupMsg::Remove { slot } => self.remove(&slot),
             SupMsg::Replace { slot, config, done } => {
-                self.replace(&slot, config, context);
+                self.replace(&slot, config);
                 // Refused only if the caller no longer waits.
                 let _ = done.send(());
+            }
+            SupMsg::Order { slot, order, done } => {
+                let _ = done.send(self.order(&slot, order));
+            }
+            SupMsg::Wake { slot, refused } => self.wake(&slot, refused),
+            SupMsg::Up { slot, generation } => {
+                if let Some(child) = self.children.get_mut(&slot.id) {
+                    child.up(generation);
+                }
             }
             SupMsg::Opened { slot, conn, opened } => self.opened(&slot, conn, &opened),
             SupMsg::Exited {
                 slot,
                 generation,
                 exit,
-            } => self.exited(&slot, generation, exit, context),
-            SupMsg::Restart { slot, generation } => self.restart(&slot, generation, context),
-            SupMsg::Shutdown { within, done } => self.shutdown(within, done, context),
-            SupMsg::Drained => self.drained(context),
-            SupMsg::GiveUp => self.give_up(context),
+            } => self.exited(&slot, generation, exit),
+            SupMsg::Due { slot, generation } => self.due(&slot, generation),
+            SupMsg::Uncount { slot, start } => {
+                if self
+                    .children
+                    .get(&slot.id)
+                    .is_some_and(|child| child.counted == Some(start))
+                {
+                    self.uncount(slot.id);
+                }
+            }
+            SupMsg::Idle { slot, generation } => self.idle(&slot, generation),
+            SupMsg::Shutdown { within, done } => self.shutdown(within, done),
+            SupMsg::Drained => self.drained(),
+            SupMsg::GiveUp => self.give_up(),
         }
         self.end_if_empty(context);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    // FR-006
-    #[test]
-    fn the_pause_before_a_restart_grows_to_its_cap() {
-        let millis: Vec<u128> = (0..10).map(|failures| pause(failures).as_millis()).collect();
-        assert_eq!(
-            millis,
-            [0, 250, 500, 1000, 2000, 4000, 8000, 16_000, 30_000, 30_000]
-        );
-        assert_eq!(pause(u32::MAX), LONGEST_PAUSE);
     }
 }

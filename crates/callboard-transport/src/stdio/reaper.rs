@@ -119,6 +119,11 @@ impl ChildHandle {
         self.stderr.all()
     }
 
+    /// Kills the process group at once.
+    pub fn kill(&self) {
+        self.control.kill();
+    }
+
     /// For the tasks of the connection.
     pub(super) fn control(&self) -> Control {
         self.control.clone()
@@ -432,11 +437,12 @@ fn name_of(number: i32) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use callboard_proto::wire::EXIT_SUCCESS;
 
     #[test]
     fn exit_is_told_in_words() {
         let table = [
-            (0x0000, "exit status 0"),
+            (0x0000, EXIT_SUCCESS),
             (0x0100, "exit status 1"),
             (9, "signal 9 (SIGKILL)"),
             (15, "signal 15 (SIGTERM)"),

@@ -1,8 +1,8 @@
-//! What is told, and what of a server's doings is told as what. Pure: no clock, no queue.
+//! What is told, and what of a server's doings is told as what. No queue; of the clock only what is left of a pause.
 
 use crate::config::ServerName;
 use crate::hub::{ServerInfo, ServerState};
-use crate::slot::Phase;
+use crate::slot::{Phase, left};
 use actix::Message;
 use callboard_proto::Method;
 use callboard_proto::message::{LogMessage, LoggingLevel, RawJson};
@@ -33,12 +33,14 @@ pub enum HubEvent {
         /// How long after this event it is started again.
         next_in: Duration,
     },
-    /// A server is given up.
+    /// A server is given up for a while, and refuses calls.
     Parked {
         /// Which one.
         server: ServerName,
         /// Why, in words.
         reason: Arc<str>,
+        /// How long after this event it is tried again.
+        next_in: Duration,
     },
     /// A server came into another state than those above: with this one, every change of a state is told.
     StateChanged {
@@ -150,28 +152,30 @@ impl HubEvent {
     /// What a step from one phase to the next is told as.
     pub(crate) fn of_step(server: &ServerName, before: &Phase, after: &Phase) -> Option<Self> {
         let server = server.clone();
-        let changed = |server, state| Some(Self::StateChanged { server, state });
-        match (before, after) {
-            // Another session in place of a lost one: the server was never down.
-            (Phase::Ready { .. }, Phase::Ready { .. }) => None,
-            (Phase::Connecting { .. }, Phase::Connecting { .. })
-            | (Phase::Stopped { .. }, Phase::Stopped { .. }) => None,
-            (_, Phase::Ready { info, .. }) => Some(Self::Up {
+        // A change within a phase is none of the phase: another session in place of a lost one, a count.
+        if std::mem::discriminant(before) == std::mem::discriminant(after) {
+            return None;
+        }
+        Some(match after {
+            Phase::Ready { info, .. } => Self::Up {
                 server,
                 info: Arc::clone(info),
-            }),
-            (_, Phase::Restarting { reason, wait }) => Some(Self::Down {
+            },
+            Phase::Restarting { reason, at, .. } => Self::Down {
                 server,
                 reason: Arc::clone(reason),
-                next_in: *wait,
-            }),
-            (_, Phase::Parked { reason }) => Some(Self::Parked {
+                next_in: left(*at),
+            },
+            Phase::Parked { reason, at } => Self::Parked {
                 server,
                 reason: Arc::clone(reason),
-            }),
-            (_, Phase::Connecting { .. }) => changed(server, ServerState::Connecting),
-            (_, Phase::Stopped { .. }) => changed(server, ServerState::Stopped),
-        }
+                next_in: left(*at),
+            },
+            other => Self::StateChanged {
+                server,
+                state: ServerState::of(other),
+            },
+        })
     }
 
     /// The kind of event that this notification makes, where it makes one.
@@ -280,7 +284,9 @@ impl fmt::Display for HubEvent {
         match self {
             Self::Up { info, .. } => write!(f, "up, speaks {} over {}", info.revision, info.transport.name()),
             Self::Down { reason, next_in, .. } => write!(f, "down, next start in {next_in:.1?}: {reason}"),
-            Self::Parked { reason, .. } => write!(f, "parked: {reason}"),
+            Self::Parked { reason, next_in, .. } => {
+                write!(f, "parked, tried again in {next_in:.1?}: {reason}")
+            }
             Self::StateChanged { state, .. } => state.fmt(f),
             Self::CatalogueChanged { catalogue, .. } => write!(f, "its {catalogue} have changed"),
             Self::ResourceUpdated { uri, .. } => write!(f, "updated {uri}"),
@@ -318,6 +324,7 @@ impl Message for HubEvent {
 mod tests {
     use super::*;
     use crate::actor;
+    use crate::clock;
     use crate::config::TransportKind;
     use crate::connection::ConnRef;
     use callboard_proto::Revision;
@@ -343,40 +350,49 @@ mod tests {
         }
     }
 
-    /// From each phase (down) to each (across).
-    #[test]
-    fn every_step_is_told_once_and_none_that_is_no_step() {
+    // Paused, so that what is left of a pause is all of it.
+    #[tokio::test(start_paused = true)]
+    async fn every_step_is_told_once_and_none_that_is_no_step() {
+        let later = || clock::now() + Duration::from_secs(90);
         let phases = [
-            Phase::Connecting { after: None },
-            ready(),
-            Phase::Restarting {
-                reason: "it broke".into(),
-                wait: Duration::from_millis(1500),
-            },
-            Phase::Parked { reason: "no".into() },
-            Phase::Stopped {
-                reason: "it was removed".into(),
-            },
+            (
+                Phase::Idle {
+                    reason: "lazy".into(),
+                },
+                "s: idle",
+            ),
+            (Phase::Connecting { after: None }, "s: connecting"),
+            (Phase::Negotiating { after: None }, "s: negotiating"),
+            (ready(), "s: up, speaks 2026-07-28 over memory"),
+            (
+                Phase::Restarting {
+                    attempt: 2,
+                    at: later(),
+                    reason: "it broke".into(),
+                },
+                "s: down, next start in 90.0s: it broke",
+            ),
+            (
+                Phase::Parked {
+                    reason: "no".into(),
+                    at: later(),
+                },
+                "s: parked, tried again in 90.0s: no",
+            ),
+            (Phase::Disabled, "s: disabled"),
+            (
+                Phase::Stopped {
+                    reason: "it was removed".into(),
+                },
+                "s: stopped",
+            ),
         ];
-        let [c, u, d, p, s] = [
-            "s: connecting",
-            "s: up, speaks 2026-07-28 over memory",
-            "s: down, next start in 1.5s: it broke",
-            "s: parked: no",
-            "s: stopped",
-        ];
-        #[rustfmt::skip]
-        let table: [[&str; 5]; 5] = [
-            // to: connecting, ready, restarting, parked, stopped
-            ["", u,  d, p, s],
-            [c,  "", d, p, s],
-            [c,  u,  d, p, s],
-            [c,  u,  d, p, s],
-            [c,  u,  d, p, ""],
-        ];
-        for (before, row) in phases.iter().zip(table) {
-            for (after, expected) in phases.iter().zip(row) {
+        for (from, (before, _)) in phases.iter().enumerate() {
+            for (to, (after, words)) in phases.iter().enumerate() {
+                let expected = if from == to { "" } else { *words };
+
                 let event = HubEvent::of_step(&name(), before, after);
+
                 let told = event.as_ref().map(ToString::to_string).unwrap_or_default();
                 assert_eq!(told, expected, "{before:?} to {after:?}");
                 assert!(event.is_none_or(|event| event.kind() == Some(EventKind::State)));
