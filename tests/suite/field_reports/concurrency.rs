@@ -262,21 +262,19 @@ pub(super) async fn slow_server_delays_no_other() {
     }
 }
 
-const MESSAGES: usize = 10_000;
-
 /// Servers that send so many log messages during each of `calls` calls of tools, and then their answer.
-async fn logging(calls: usize) -> Vec<(&'static str, ServerConfig, Server)> {
+async fn logging(messages: usize, calls: usize) -> Vec<(&'static str, ServerConfig, Server)> {
     let log = json!({"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": "x"}});
     in_both_eras(
         |script| {
             let logs = |script: Script, _| {
-                let script = script.expect("tools/call").flood(&log.to_string(), MESSAGES);
+                let script = script.expect("tools/call").flood(&log.to_string(), messages);
                 script.answer(done())
             };
             (0..calls).fold(script, logs).serve()
         },
         |router| {
-            let logs = SseEvent::message(log.clone()).times(MESSAGES);
+            let logs = SseEvent::message(log.clone()).times(messages);
             let logs = HttpStep::sse([logs, SseEvent::result(done())]);
             let logs = (0..calls).fold(router, |router, _| router.on("tools/call", logs.clone()));
             logs.on("tools/call", HttpStep::serve_all())
@@ -287,7 +285,7 @@ async fn logging(calls: usize) -> Vec<(&'static str, ServerConfig, Server)> {
 }
 
 pub(super) async fn ten_thousand_log_messages_hold_no_answer_up() {
-    for (row, config, server) in logging(1).await {
+    for (row, config, server) in logging(10_000, 1).await {
         let (hub, client) = ready(config).await;
 
         let answer = client.call_tool("loud", json!({})).timeout(secs(20)).await;
@@ -309,7 +307,8 @@ pub(super) async fn ten_thousand_log_messages_hold_no_answer_up() {
 pub(super) async fn slow_handler_loses_the_oldest_which_is_counted_and_told_once_an_episode() {
     // What waits for a handler, and the one that it has in hand.
     const KEPT: u64 = 256 + 1;
-    for (row, config, server) in logging(2).await {
+    const MESSAGES: usize = 1_000;
+    for (row, config, server) in logging(MESSAGES, 2).await {
         let logs = Logs::default();
         logged(&logs, async || {
             let gate = Arc::new(Semaphore::new(0));
@@ -427,7 +426,7 @@ pub(super) async fn call_that_timed_out_gives_its_place_back_at_once() {
             assert_echo(&client, text).await;
         }
         assert_undisturbed(row, &client, &server);
-        finish(hub, &server).await;
+        close(hub, &server).await;
     });
     join_all(scenes).await;
 }

@@ -46,7 +46,7 @@ pub(super) async fn call_and_list_without_an_answer_end_at_their_limits() {
         assert_echo(&client, "next").await;
         client.list_tools().timeout(secs(10)).await.unwrap();
         assert_undisturbed(row, &client, &server);
-        finish(hub, &server).await;
+        close(hub, &server).await;
     }
 }
 
