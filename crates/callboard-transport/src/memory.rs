@@ -123,6 +123,7 @@ pub(crate) fn tasks<F: Future<Output = Down>>(
         },
         close_grace: config.close_grace,
         stall_limit: config.stall_limit,
+        limit: config.queue,
     };
     (reader, writer.run(posted, events, closing))
 }
@@ -246,6 +247,8 @@ struct Writer {
     phase: Phase,
     close_grace: Duration,
     stall_limit: Duration,
+    /// The most messages that may wait.
+    limit: usize,
 }
 
 struct Waiting {
@@ -289,6 +292,10 @@ impl Writer {
                 }
             }
             self.hand_over();
+            if self.waiting.len() > self.limit {
+                events.down(Down::NotReading);
+                self.give_up();
+            }
             let deadline = self.deadline();
             tokio::select! {
                 biased;

@@ -55,7 +55,8 @@ pub struct StdioConfig {
     pub term_grace: Duration,
     /// How long the server may read nothing while something is queued for it. Default: 30 s.
     pub stall_limit: Duration,
-    /// How many commands may wait for the writer. Default: 4,096.
+    /// How many commands may wait for the writer, and as many messages for the server to read them: past that, the
+    /// connection ends. Default: 4,096.
     pub queue: usize,
     /// Gets each line of the server's stderr. Default: none.
     pub on_stderr: Option<LineSink>,
@@ -159,6 +160,7 @@ pub fn open(config: &StdioConfig, events: Events, reaper: &Reaper, gone: oneshot
         remote: child.control(),
         close_grace: config.close_grace,
         stall_limit: config.stall_limit,
+        limit: config.queue,
     };
     // The reader comes first: it says `Up`.
     let tasks = vec![

@@ -33,7 +33,8 @@ pub struct StreamConfig {
     pub close_grace: Duration,
     /// How long the server may read nothing while something is queued for it. Default: 30 s.
     pub stall_limit: Duration,
-    /// How many commands may wait for the writer. Default: 4,096.
+    /// How many commands may wait for the writer, and as many messages for the server to read them: past that, the
+    /// connection ends. Default: 4,096.
     pub queue: usize,
 }
 
@@ -112,6 +113,7 @@ pub(crate) async fn run<R, W>(
         remote: remote.clone(),
         close_grace: config.close_grace,
         stall_limit: config.stall_limit,
+        limit: config.queue,
     };
     let reader = Reader {
         input: read,

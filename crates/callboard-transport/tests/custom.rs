@@ -10,7 +10,7 @@ use callboard_transport::Link;
 use callboard_transport::custom::{self, Transport, TransportError, Wire, transport_fn};
 use callboard_transport::stream::StreamConfig;
 use futures_util::{SinkExt as _, StreamExt as _, sink, stream};
-use seam::{Delivered, abort, close, events, local, send};
+use seam::{Delivered, abort, answer, breaks, close, events, local, send, send_broken};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -469,3 +469,40 @@ impl std::fmt::Display for Inner {
 }
 
 impl std::error::Error for Inner {}
+// Guard: `Lifeline`
+#[tokio::test]
+async fn a_panic_of_reader_or_writer_ends_the_connection_with_a_word() {
+    local(async {
+        for reading in [true, false] {
+            let (wire, (_from_client, to_client)) = messages();
+            let (link, mut delivered) = open_wire(&StreamConfig::default(), wire);
+            delivered.up().await;
+            if reading {
+                to_client.send(Ok(breaks().into())).await.unwrap();
+            } else {
+                send_broken(&link, 1);
+            }
+
+            assert_eq!(delivered.down().await, Down::Vanished, "reading: {reading}");
+        }
+    })
+    .await;
+}
+
+// A server that asks and asks, and whose sink takes nothing.
+#[tokio::test(start_paused = true)]
+async fn sink_that_takes_nothing_is_given_up_before_memory_is() {
+    local(async {
+        let (wire, (_from_client, _to_client)) = messages();
+        let (link, mut delivered) = open_wire(&StreamConfig::default(), wire);
+        delivered.up().await;
+
+        for _ in 0..5_000 {
+            answer(&link);
+            tokio::task::yield_now().await;
+        }
+
+        assert_eq!(delivered.down().await, Down::NotReading);
+    })
+    .await;
+}

@@ -5,7 +5,7 @@ mod seam;
 use callboard_proto::wire::{Down, Ended, Event, StartFailure};
 use callboard_transport::Link;
 use callboard_transport::memory::{self, Gone, Peer};
-use seam::{Delivered, abort, close, events, local, send};
+use seam::{Delivered, abort, answer, breaks, close, events, local, send, send_broken};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -243,6 +243,46 @@ async fn connections_nobody_accepts_are_refused_in_the_end() {
 
         assert!(matches!(delivered.down().await, Down::Io(_)));
         drop(waiting);
+    })
+    .await;
+}
+
+// Guard: `Lifeline`
+#[tokio::test]
+async fn a_panic_of_reader_or_writer_ends_the_connection_with_a_word() {
+    local(async {
+        for reading in [true, false] {
+            let (link, mut delivered, peer) = connect(16).await;
+            if reading {
+                peer.send(breaks().trim_end().to_owned().into()).await.unwrap();
+            } else {
+                send_broken(&link, 1);
+            }
+
+            assert_eq!(delivered.down().await, Down::Vanished, "reading: {reading}");
+        }
+    })
+    .await;
+}
+
+// A server that asks and asks, and never reads its answers.
+#[tokio::test(start_paused = true)]
+async fn peer_that_asks_without_reading_is_given_up_before_memory_is() {
+    local(async {
+        let (link, mut delivered, _peer) = connect(1).await;
+        let start = Instant::now();
+
+        for _ in 0..5_000 {
+            answer(&link);
+            tokio::task::yield_now().await;
+        }
+
+        assert_eq!(delivered.down().await, Down::NotReading);
+        assert_eq!(
+            start.elapsed(),
+            Duration::ZERO,
+            "by their number, not by the time"
+        );
     })
     .await;
 }

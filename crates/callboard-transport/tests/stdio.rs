@@ -7,7 +7,7 @@ use callboard_proto::wire::{Down, Ended, Event, StartFailure};
 use callboard_transport::stdio::{self, Reaper, StdioConfig};
 use callboard_transport::{Link, NotTaken, Post};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
-use seam::{Delivered, abort, close, events, local, send};
+use seam::{Delivered, abort, answer, breaks, close, events, local, send, send_broken};
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -1202,6 +1202,54 @@ async fn reader_waits_for_a_connection_that_is_slow() {
         for index in 0..20_000 {
             assert_eq!(server.delivered.params().await, format!("[{index}]"));
         }
+    })
+    .await;
+}
+
+// Guards: `Lifeline` for the word, `ChildHandle` and `ChildGuard` for the process
+#[tokio::test]
+async fn a_panic_of_reader_or_writer_ends_the_connection_with_a_word_and_no_orphan() {
+    local(async {
+        for reading in [true, false] {
+            let script = if reading {
+                format!("read line; echo '{}'; exec sleep 1000", breaks().trim_end())
+            } else {
+                "exec sleep 1000".to_owned()
+            };
+            let mut server = Server::script(&script).await;
+            if reading {
+                answer(&server.link);
+            } else {
+                send_broken(&server.link, 1);
+            }
+
+            assert_eq!(
+                server.delivered.down().await,
+                Down::Vanished,
+                "reading: {reading}"
+            );
+            server.dropped().await;
+        }
+    })
+    .await;
+}
+
+// A server that asks and asks, and never reads its answers: given up by their number, long before the 30 s are over.
+#[tokio::test]
+async fn server_that_asks_without_reading_is_given_up_before_memory_is() {
+    local(async {
+        let mut server = Server::script("exec sleep 1000").await;
+
+        for _ in 0..100_000 {
+            answer(&server.link);
+            tokio::task::yield_now().await;
+            if !server.delivered.is_empty() {
+                break;
+            }
+        }
+
+        assert_eq!(server.delivered.down().await, Down::NotReading);
+        server.dropped().await;
     })
     .await;
 }

@@ -9,7 +9,7 @@ use callboard_proto::wire::{ConnectFailure, Down, Ended, Event};
 use callboard_transport::Link;
 use callboard_transport::stream::{self, StreamConfig};
 use callboard_transport::unix::{self, UnixConfig};
-use seam::{Delivered, Mark, abort, close, events, local, send};
+use seam::{Delivered, Mark, abort, answer, breaks, close, events, local, send, send_broken};
 use std::cell::Cell;
 use std::fs;
 use std::io;
@@ -603,4 +603,46 @@ async fn full_backlog(path: PathBuf) -> (UnixListener, Vec<UnixStream>) {
         assert!(waiting.len() < 100, "its backlog is never full");
     }
     (listener, waiting)
+}
+
+// Guard: `Lifeline`
+#[tokio::test]
+async fn a_panic_of_reader_or_writer_ends_the_connection_with_a_word() {
+    local(async {
+        for reading in [true, false] {
+            let (link, mut delivered, mut server) = pipe(1 << 10);
+            delivered.up().await;
+            if reading {
+                server.write_all(breaks().as_bytes()).await.unwrap();
+            } else {
+                send_broken(&link, 1);
+            }
+
+            assert_eq!(delivered.down().await, Down::Vanished, "reading: {reading}");
+        }
+    })
+    .await;
+}
+
+// A server that asks and asks, and never reads its answers.
+#[tokio::test(start_paused = true)]
+async fn server_that_asks_without_reading_is_given_up_before_memory_is() {
+    local(async {
+        let (link, mut delivered, _server) = pipe(64);
+        delivered.up().await;
+        let start = Instant::now();
+
+        for _ in 0..5_000 {
+            answer(&link);
+            tokio::task::yield_now().await;
+        }
+
+        assert_eq!(delivered.down().await, Down::NotReading);
+        assert_eq!(
+            start.elapsed(),
+            Duration::ZERO,
+            "by their number, not by the time"
+        );
+    })
+    .await;
 }

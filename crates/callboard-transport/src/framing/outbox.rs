@@ -145,6 +145,11 @@ impl Outbox {
     }
 
     /// Whether everything is written.
+    /// How many messages wait to be written.
+    pub(super) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }

@@ -1,7 +1,8 @@
 //! The task that owns the sending side of a byte stream and the queue of what goes there.
 //!
-//! It takes commands at all times, also while the stream is full: what is queued can be aborted, and the
-//! connection never finds the command queue full because of a server that does not read.
+//! It takes commands at all times, also while the stream is full: what is queued can be aborted. Requests and their
+//! cancels are bounded by the connection; answers are as many as the server asks for, and one that asks without reading
+//! is given up when as many messages wait as may.
 
 use super::Remote;
 use super::outbox::Outbox;
@@ -29,6 +30,8 @@ pub(crate) struct Writer<O, R> {
     pub(crate) remote: R,
     pub(crate) close_grace: Duration,
     pub(crate) stall_limit: Duration,
+    /// The most messages that may wait to be written.
+    pub(crate) limit: usize,
 }
 
 /// How far the writing side is.
@@ -85,6 +88,10 @@ impl<O: AsyncWrite + Unpin, R: Remote> Writer<O, R> {
                         phase = phase.close(self.close_grace);
                     }
                 }
+            }
+            if output.outbox.len() > self.limit {
+                self.events.down(Down::NotReading);
+                phase = Phase::Shut;
             }
             phase = phase.settled(output.is_idle());
             if matches!(phase, Phase::Broken { .. } | Phase::Shut) {

@@ -21,6 +21,14 @@ pub(crate) async fn local<F: Future>(test: F) -> F::Output {
     LocalSet::new().run_until(test).await
 }
 
+/// A notification at which the connection panics, in the task of the transport that delivers it.
+pub(crate) const BREAKS: &str = "test/breaks";
+
+/// The line of it.
+pub(crate) fn breaks() -> String {
+    format!("{{\"jsonrpc\":\"2.0\",\"method\":\"{BREAKS}\"}}\n")
+}
+
 /// What a transport has delivered.
 pub(crate) struct Delivered {
     batches: mpsc::UnboundedReceiver<Batch>,
@@ -30,7 +38,15 @@ pub(crate) struct Delivered {
 /// The two ends of a transport's events.
 pub(crate) fn events() -> (Events, Delivered) {
     let (deliver, batches) = mpsc::unbounded_channel();
-    let events = Events::new(move |batch| {
+    let events = Events::new(move |batch: Batch| {
+        let breaks = |event: &Event| match event {
+            Event::Frame {
+                frame: Frame::Notification { method, .. },
+                ..
+            } => method.as_str() == BREAKS,
+            _ => false,
+        };
+        assert!(!batch.events.iter().any(breaks), "a bug of the connection");
         // A test may end before its transport.
         let _ = deliver.send(batch);
     });
@@ -116,7 +132,16 @@ impl Mark {
 
 /// Sends a request with these params (JSON text).
 pub(crate) fn send(link: &Link, key: Key, params: &str) -> Arc<Mark> {
-    let mark = Arc::new(Mark::default());
+    send_marked(link, key, params, Mark::default())
+}
+
+/// Sends a request whose mark panics, in the task of the transport that writes it.
+pub(crate) fn send_broken(link: &Link, key: Key) {
+    send_marked(link, key, "[]", Mark(AtomicBool::new(true)));
+}
+
+fn send_marked(link: &Link, key: Key, params: &str, mark: Mark) -> Arc<Mark> {
+    let mark = Arc::new(mark);
     let message = Outgoing {
         prefix: format!(r#"{{"jsonrpc":"2.0","id":{key},"method":"m","params":"#).into(),
         params: Bytes::copy_from_slice(params.as_bytes()),
@@ -141,6 +166,30 @@ pub(crate) fn send(link: &Link, key: Key, params: &str) -> Arc<Mark> {
     })
     .expect("the queue has room");
     mark
+}
+
+/// Sends what has no key: an answer to the server, which may find no room.
+pub(crate) fn answer(link: &Link) {
+    let message = Outgoing {
+        prefix: r#"{"jsonrpc":"2.0","id":1,"result":"#.into(),
+        params: Bytes::from_static(b"{}"),
+        suffix: "}",
+    };
+    let meta = SendMeta {
+        method: None,
+        name: None,
+        era: Era::Legacy,
+        version_header: None,
+        headers: None,
+        resumable: false,
+    };
+    let command = Command::Send {
+        key: None,
+        message,
+        meta,
+    };
+    // It may be over by now.
+    let _ = link.post(Post { command, mark: None });
 }
 
 /// Takes a request back.
