@@ -1,8 +1,8 @@
 //! A server that sends nothing but the largest lines, or nothing that is a message at all, and another on the same
 //! thread.
 
-use crate::support::{assert_echo, end, eventually, http, in_memory, processes, secs, shell};
-use callboard::{Client, Hub, HubBuilder, ServerConfig};
+use crate::support::{Wire, assert_echo, at_rest, end, eventually, http, in_memory, processes, secs, shell};
+use callboard::{Client, Era, Hub, HubBuilder, ServerConfig, memory};
 use callboard_testkit::{HttpStep, Router, Script, SseEvent};
 use futures_util::future::join_all;
 use serde_json::json;
@@ -121,6 +121,59 @@ async fn hub_ends_while_a_process_writes_blank_lines() {
     let ended = tokio::time::timeout(secs(30), hub.shutdown(Duration::ZERO)).await;
     assert!(ended.is_ok(), "the hub does not end");
 }
+
+// The arbiter is shared by turns, however many calls of one server wait for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_thousand_calls_of_one_server_do_not_keep_another_from_answering() {
+    let (connector, mut listener) = memory::listen();
+    let (config, _server) = in_memory(Script::modern().serve());
+    let hub = Hub::builder("suite", "1")
+        .arbiters(1)
+        .server(ServerConfig::memory("busy", connector).max_waiting(QUEUED))
+        .server(config)
+        .start()
+        .unwrap();
+    let (busy, other) = (hub.client("busy").unwrap(), hub.client("mem").unwrap());
+    let mut wire = Wire::open(&mut listener, Era::Modern).await;
+    other.ready().within(secs(10)).await.unwrap();
+    let answered = Arc::new(AtomicUsize::new(0));
+    let calls: Vec<_> = (0..QUEUED)
+        .map(|_| {
+            let (busy, answered) = (busy.clone(), Arc::clone(&answered));
+            tokio::spawn(async move {
+                busy.call_tool("any", json!({})).timeout(secs(300)).await.unwrap();
+                answered.fetch_add(1, Ordering::Relaxed);
+            })
+        })
+        .collect();
+    eventually("all are on the wire or wait", || hub.counts().requests == QUEUED).await;
+
+    let answering = tokio::spawn(async move {
+        for _ in 0..QUEUED {
+            let request = wire.expect("tools/call").await;
+            wire.answer(&request, callboard_testkit::results::text("done"))
+                .await;
+        }
+        wire
+    });
+    // Each may have one turn of all that are on the wire before it.
+    for _ in 0..10 {
+        assert_echo(&other, "meanwhile").await;
+    }
+    let before = answered.load(Ordering::Relaxed);
+
+    assert!(
+        before < QUEUED / 2,
+        "{before} calls of the busy server went before"
+    );
+    join_all(calls).await.into_iter().for_each(|call| call.unwrap());
+    let wire = answering.await.unwrap();
+    at_rest(&hub).await;
+    wire.end(hub).await;
+}
+
+/// How many calls wait for the busy server, beside those that it has.
+const QUEUED: usize = 10_000;
 
 /// Makes the one call of the server `large`, and calls of another as long as that lasts, all on one arbiter. Gives how
 /// many were answered between two marks.

@@ -359,3 +359,28 @@ async fn slow_callback_gets_the_last_value_before_the_answer() {
     at_rest(&hub).await;
     end(hub, &[]).await;
 }
+
+// A callback runs in its caller's own future: its panic ends that caller, who leaves as any other does.
+#[tokio::test]
+async fn callback_that_panics_cancels_its_call_and_harms_no_other() {
+    let (config, mut listener) = by_hand();
+    let (hub, client) = hub_of(config);
+    let mut wire = Wire::open(&mut listener, Era::Modern).await;
+    let call = {
+        let client = client.clone();
+        tokio::spawn(async move {
+            let call = client.call_tool("slow", json!({})).timeout(secs(10));
+            call.on_progress(|_| panic!("on purpose")).await.map(drop)
+        })
+    };
+    let request = wire.expect("tools/call").await;
+
+    wire.progress(&request["id"], 1.0).await;
+
+    assert!(call.await.unwrap_err().is_panic());
+    let cancelled = wire.expect("notifications/cancelled").await;
+    assert_eq!(cancelled["params"]["requestId"], request["id"]);
+    wire.is_next(&client).await;
+    at_rest(&hub).await;
+    wire.end(hub).await;
+}
