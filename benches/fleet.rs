@@ -47,8 +47,8 @@ struct Args {
     /// How often each scene is played
     #[arg(long, default_value_t = 5)]
     repetitions: usize,
-    /// How long nothing is done, in seconds, to see what that costs
-    #[arg(long, default_value_t = 5)]
+    /// How long nothing is done, in seconds, to see what that costs; over HTTP sockets are closed meanwhile
+    #[arg(long, default_value_t = 10)]
     idle: u64,
     /// Given by `cargo bench`; `cargo test --all-targets` starts this too, and does not mean it
     #[arg(long)]
@@ -95,11 +95,13 @@ struct Figures {
     /// Until the last one was ready.
     open_cpu_us_per_conn: f64,
     idle_cpu_us_per_s_per_conn: f64,
-    rss_kib_per_conn: f64,
+    rss_open_kib_per_conn: f64,
+    rss_idle_kib_per_conn: f64,
     /// With the first connection alone.
     rss_first_kib: f64,
     threads: usize,
-    descriptors: usize,
+    descriptors_open: usize,
+    descriptors_idle: usize,
     /// One call on each connection, all at once.
     call_each_ms: f64,
     call_errors: usize,
@@ -170,16 +172,18 @@ fn compare(args: &Args) -> Result<(), Box<dyn Error>> {
 type Figure = fn(&Figures) -> f64;
 
 fn table(transport: Transport, servers: usize, hanging: usize, without: &[&Figures], with: &[&Figures]) {
-    let rows: [(&str, Figure); 11] = [
+    let rows: [(&str, Figure); 13] = [
         ("ready, p50, ms", |row| row.ready_p50_ms),
         ("ready, p99, ms", |row| row.ready_p99_ms),
         ("all ready, ms", |row| row.ready_max_ms),
         ("CPU to open one, µs", |row| row.open_cpu_us_per_conn),
         ("CPU of an idle one, µs/s", |row| row.idle_cpu_us_per_s_per_conn),
-        ("memory of an idle one, KiB", |row| row.rss_kib_per_conn),
+        ("memory of one just opened, KiB", |row| row.rss_open_kib_per_conn),
+        ("memory of an idle one, KiB", |row| row.rss_idle_kib_per_conn),
         ("memory with the first alone, KiB", |row| row.rss_first_kib),
         ("threads", |row| row.threads as f64),
-        ("descriptors", |row| row.descriptors as f64),
+        ("descriptors, just opened", |row| row.descriptors_open as f64),
+        ("descriptors, idle", |row| row.descriptors_idle as f64),
         ("a call on each, all at once, ms", |row| row.call_each_ms),
         ("shutdown, ms", |row| row.shutdown_ms),
     ];
@@ -248,11 +252,12 @@ async fn open(scene: Scene) -> Result<Figures, Box<dyn Error>> {
     ready.sort_unstable();
 
     sleep(SETTLING).await;
+    let (threads, descriptors_open) = (measure::threads(), measure::descriptors());
+    let opened = resident_kib()?;
     let cpu = measure::cpu();
     sleep(Duration::from_secs(scene.idle)).await;
     let idle_cpu = measure::cpu() - cpu;
-    let after = resident_kib()?;
-    let (threads, descriptors) = (measure::threads(), measure::descriptors());
+    let (idle, descriptors_idle) = (resident_kib()?, measure::descriptors());
 
     let start = Instant::now();
     let call_errors = call_each(&clients).await?;
@@ -272,10 +277,12 @@ async fn open(scene: Scene) -> Result<Figures, Box<dyn Error>> {
         ready_max_ms: percentile(&ready, 100),
         open_cpu_us_per_conn: each(open_cpu),
         idle_cpu_us_per_s_per_conn: each(idle_cpu) / scene.idle.max(1) as f64,
-        rss_kib_per_conn: (after - before) / scene.servers as f64,
+        rss_open_kib_per_conn: (opened - before) / scene.servers as f64,
+        rss_idle_kib_per_conn: (idle - before) / scene.servers as f64,
         rss_first_kib: before,
         threads: threads.unwrap_or_default(),
-        descriptors: descriptors.unwrap_or_default(),
+        descriptors_open: descriptors_open.unwrap_or_default(),
+        descriptors_idle: descriptors_idle.unwrap_or_default(),
         call_each_ms: millis(call_each),
         call_errors,
         hanging_ready,
