@@ -57,7 +57,7 @@ pub(crate) struct Global {
     /// The era to speak; auto finds it out
     #[arg(long, global = true, value_enum, default_value_t = Era(EraChoice::Auto))]
     pub(crate) era: Era,
-    /// One JSON value on stdout and nothing else there; errors as JSON on stderr
+    /// One JSON value on stdout and nothing else there (watch: one a line); errors as JSON on stderr
     #[arg(long, global = true)]
     pub(crate) json: bool,
     /// Log more to stderr, up to -vvv; -vv shows the servers' stderr; RUST_LOG goes first
@@ -77,6 +77,8 @@ pub(crate) enum Command {
     Call(CallArgs),
     /// Opens one connection and tells step by step what came of it, and what to change
     Doctor(DoctorArgs),
+    /// Prints what happens to servers as it comes: up, down, changed lists, stderr, log messages; until Ctrl-C
+    Watch(WatchArgs),
     /// Measures calls per second and latencies against a server, and prints one line of JSON
     Bench(BenchArgs),
     /// Is a demo server of the era that --era names, on stdin and stdout, over HTTP or on a Unix socket
@@ -98,6 +100,12 @@ pub(crate) struct LsArgs {
     /// The longest wait for the server to be ready, and for each answer
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
     pub(crate) timeout: Duration,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct WatchArgs {
+    /// The server; default: all of them
+    pub(crate) server: Option<String>,
 }
 
 #[derive(clap::Args)]

@@ -7,8 +7,13 @@ use std::time::Duration;
 
 /// A hub of these servers, which are told that a user can be asked.
 pub(crate) fn hub(servers: impl IntoIterator<Item = ServerConfig>) -> HubBuilder {
-    let servers = servers.into_iter().map(|server| server.declare(ASKED));
+    let servers = servers.into_iter().map(declared);
     Hub::builder(env!("CARGO_BIN_NAME"), env!("CARGO_PKG_VERSION")).servers(servers)
+}
+
+/// A server that is told so.
+pub(crate) fn declared(server: ServerConfig) -> ServerConfig {
+    server.declare(ASKED)
 }
 
 /// Starts the hub and gives it to the work, until that is done or a signal comes.

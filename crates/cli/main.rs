@@ -29,6 +29,7 @@ mod demo_server;
 mod doctor;
 mod ls;
 mod servers;
+mod watch;
 
 use crate::args::{Args, Command, Rt};
 use crate::attend::attend;
@@ -91,11 +92,7 @@ async fn run(args: Args, output: &Output) -> Result<Exit, CliError> {
             attend(hub, start, async |hub| servers::run(&command, hub, output).await).await
         }
         Command::Ls(command) => {
-            let servers = match &command.server {
-                Some(name) => vec![target::one(global, name)?],
-                None => target::all(global)?,
-            };
-            let hub = attend::hub(servers);
+            let hub = attend::hub(target::some(global, command.server.as_deref())?);
             attend(hub, start, async |hub| ls::run(&command, hub, output).await).await
         }
         Command::Call(command) => {
@@ -111,6 +108,14 @@ async fn run(args: Args, output: &Output) -> Result<Exit, CliError> {
         Command::Doctor(command) => {
             let hub = attend::hub([target::one(global, &command.server)?]);
             attend(hub, start, async |hub| doctor::run(&command, hub, output).await).await
+        }
+        Command::Watch(command) => {
+            let servers = target::some(global, command.server.as_deref())?;
+            let servers = servers.into_iter().map(attend::declared).collect();
+            attend(attend::hub([]), start, async |hub| {
+                watch::run(servers, hub, output).await
+            })
+            .await
         }
         Command::Bench(command) => bench::run(global, &command, output).await,
         Command::DemoServer(command) => demo_server::run(global.era, &command).await,

@@ -42,6 +42,14 @@ pub(crate) fn all(global: &Global) -> Result<Vec<ServerConfig>, CliError> {
         .collect())
 }
 
+/// The server of this name, or all of them.
+pub(crate) fn some(global: &Global, name: Option<&str>) -> Result<Vec<ServerConfig>, CliError> {
+    match name {
+        Some(name) => one(global, name).map(|server| vec![server]),
+        None => all(global),
+    }
+}
+
 /// The server of this name.
 pub(crate) fn one(global: &Global, name: &str) -> Result<ServerConfig, CliError> {
     let servers = all(global)?;

@@ -1146,6 +1146,51 @@ async fn interrupt_cancels_the_call_and_leaves_no_child() {
     }
 }
 
+#[tokio::test]
+async fn watch_prints_what_happens_as_it_comes_until_it_is_interrupted() {
+    let dies = Script::modern()
+        .stderr("careful\n")
+        .notify("notifications/tools/list_changed", json!({}))
+        .notify("notifications/message", json!({"level": "info", "data": "bye"}))
+        .exit(3);
+    let (server, folder) = (
+        StdioScript::sequence(&[dies, Script::modern().serve()]).unwrap(),
+        Folder::new(),
+    );
+    let config = configured("files", &server, &folder);
+    let mut running = start(&["watch", "files", "--config", &config, "--json"], None);
+    let mut lines = BufReader::new(running.stdout.take().unwrap()).lines();
+    let mut heard = Vec::new();
+
+    let heard_all = tokio::time::timeout(secs(20), async {
+        while heard
+            .iter()
+            .filter(|event: &&Value| event["event"] == "up")
+            .count()
+            < 2
+        {
+            let line = lines.next_line().await.unwrap().expect("it goes on");
+            heard.push(serde_json::from_str(&line).unwrap());
+        }
+    });
+    assert!(heard_all.await.is_ok(), "{heard:?}");
+    kill_process(pid(&running), Signal::INT).unwrap();
+    let ended = end(running, &["watch"]).await;
+
+    let of = |name: &str| heard.iter().find(|event| event["event"] == name).unwrap();
+    assert_eq!(of("up")["revision"], "2026-07-28");
+    assert_eq!(of("stderr")["line"], "careful");
+    assert_eq!(of("changed")["list"], "tools");
+    assert_eq!(
+        (&of("log")["level"], &of("log")["text"]),
+        (&json!("info"), &json!("bye"))
+    );
+    assert!(of("down")["reason"].as_str().unwrap().contains("exit status 3"));
+    assert!(heard.iter().all(|event| event["server"] == "files"), "{heard:?}");
+    assert_eq!(ended.exit, 130, "{ended:?}");
+    assert!(server.starts().unwrap().into_iter().all(|pid| !is_alive(pid)));
+}
+
 // CAN-02
 #[tokio::test]
 async fn interrupt_closes_the_response_of_a_modern_call_over_http() {
