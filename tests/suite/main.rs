@@ -7,6 +7,7 @@ mod cli;
 mod deadlines;
 #[cfg(target_os = "linux")]
 mod endings;
+mod events;
 mod fairness;
 mod faults_http;
 mod faults_stdio;

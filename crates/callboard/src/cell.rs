@@ -152,13 +152,8 @@ impl Outstanding {
             .flatten()
             .filter_map(|cell| cell.look(now))
             .collect();
-        // Outside the lock: a waker may run its caller's code at once. Each on its own: one that panics takes the
-        // others' only chance otherwise, and the watchdog along.
-        for waker in due {
-            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| waker.wake())) {
-                warn!(panic = panic_text(&*panic), "the waker of a caller panicked");
-            }
-        }
+        // Outside the lock: a waker may run its caller's code at once.
+        due.into_iter().for_each(wake);
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -169,6 +164,14 @@ impl Outstanding {
     fn lock(&self) -> MutexGuard<'_, Cells> {
         // Nothing in here panics half way, so a poisoned lock holds good data.
         self.cells.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Wakes somebody else's task, on its own: a waker that panics would take the others' only chance otherwise, and
+/// whoever wakes them along.
+pub(crate) fn wake(waker: Waker) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| waker.wake())) {
+        warn!(panic = panic_text(&*panic), "the waker of a caller panicked");
     }
 }
 

@@ -9,7 +9,7 @@ use crate::connection::{ConnMsg, ConnRef, OnConnection};
 use crate::error::{CallErrorKind, Delivery, ReadyError, Stage};
 use crate::slot::Phase;
 use crate::spawner::SpawnMsg;
-use crate::{Client, Hub, ServerConfig, ServerState, memory};
+use crate::{Client, Hub, HubEvent, ServerConfig, ServerState, memory};
 use bytes::Bytes;
 use serde_json::{Value, json};
 use std::future::IntoFuture;
@@ -534,4 +534,24 @@ async fn readiness_may_be_awaited_for_ever() {
     client.ready().within(Duration::MAX).await.unwrap();
 
     hub.shutdown(Duration::ZERO).await;
+}
+
+#[test]
+fn events_and_states_are_read_outside_of_a_runtime() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let config = runtime.block_on(async { config() });
+    let hub = Hub::builder("test", "1").start().unwrap();
+    let mut events = hub.events();
+    let client = hub.add(config).unwrap();
+    let mut states = client.states();
+
+    futures_executor::block_on(async {
+        while !matches!(events.next().await.unwrap(), HubEvent::Up { .. }) {}
+        while !matches!(states.next().await.unwrap().state, ServerState::Ready) {}
+        hub.shutdown(Duration::ZERO).await;
+        while !matches!(events.next().await.unwrap(), HubEvent::Stopped) {}
+        while states.next().await.is_some() {}
+    });
+
+    assert!(futures_executor::block_on(events.next()).is_none());
 }

@@ -2,6 +2,7 @@
 
 use super::queue::Queue;
 use super::{EventKind, HubEvent};
+use crate::cell;
 use crate::config::ServerName;
 use futures_util::task::AtomicWaker;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -185,13 +186,19 @@ impl Subscription {
         if first_lost {
             warn!(%server, "a subscriber to events is too slow, and misses some");
         }
-        // Outside the lock: a waker may run its executor's code at once.
-        self.reader.wake();
+        self.wake();
     }
 
     fn close(&self) {
         self.lock().queue.close();
-        self.reader.wake();
+        self.wake();
+    }
+
+    /// Outside the lock: a waker may run its executor's code at once.
+    fn wake(&self) {
+        if let Some(reader) = self.reader.take() {
+            cell::wake(reader);
+        }
     }
 
     fn narrow(&self, change: impl FnOnce(&mut Mailbox)) {

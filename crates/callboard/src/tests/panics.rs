@@ -4,11 +4,11 @@
 //! `tests/suite/own_transport.rs`, a progress callback in `tests/suite/progress.rs`, the tasks of a transport in the
 //! tests of `callboard-transport`.
 
-use super::{at_rest, counting, echo, entries, on_connection, server};
+use super::{at_rest, config, counting, echo, entries, on_connection, server, threaded};
 use crate::error::{CallErrorKind, Delivery};
 use crate::spawner::SpawnMsg;
 use crate::trap::Place;
-use crate::{CallError, Client, Hub, ReadyError, ServerConfig, ServerState, ServerView};
+use crate::{CallError, Client, Hub, HubEvent, ReadyError, ServerConfig, ServerState, ServerView};
 use serde_json::json;
 use std::future::IntoFuture;
 use std::sync::Arc;
@@ -409,4 +409,22 @@ async fn a_waker_that_panics_costs_no_other_caller_its_safety_net() {
     assert_eq!(echo(&scene.unlucky).await.unwrap(), "x");
     at_rest(&scene.hub).await;
     scene.end("broken").await;
+}
+
+// The same of a reader of events, which is woken from the supervisor and the connections.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waker_that_panics_costs_no_other_reader_its_events() {
+    let (hub, client) = threaded(config()).await;
+    let (mut broken, mut events) = (hub.events(), hub.events());
+    let waker = Waker::from(Arc::new(Broken));
+    let mut next = std::pin::pin!(broken.next());
+    assert!(next.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+
+    on_connection(&client, |_| panic!("on purpose"));
+
+    let up = async { while !matches!(events.next().await.unwrap(), HubEvent::Up { .. }) {} };
+    within("broken", "the next connection is told", up).await;
+    assert!(next.await.is_some(), "what it was not woken for is there");
+    assert_eq!(echo(&client).await.unwrap(), "x");
+    hub.shutdown(Duration::ZERO).await;
 }
