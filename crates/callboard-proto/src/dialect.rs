@@ -144,6 +144,15 @@ impl Dialect {
         envelope::request(key, method, params, meta.as_ref(), wants_progress)
     }
 
+    /// The request that costs a server the least: the modern era has no `ping` (PING-03).
+    #[must_use]
+    pub fn sign_of_life(&self) -> Method {
+        match self.era() {
+            Era::Legacy => Method::PING,
+            Era::Modern => Method::DISCOVER,
+        }
+    }
+
     /// Whether a client may send notifications of its own: modern HTTP knows none.
     #[must_use]
     pub fn takes_notifications(&self) -> bool {

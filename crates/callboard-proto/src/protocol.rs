@@ -15,9 +15,11 @@
 
 mod asked;
 mod doubt;
+mod keepalive;
 mod renewal;
 
 pub use asked::INTERNAL_ERROR;
+pub use keepalive::KeepAlive;
 
 use crate::dialect::{self, CancelWay, Dialect, Identity, Verdict};
 use crate::envelope::{self, Params};
@@ -36,6 +38,7 @@ use crate::wire::{Command, Down, Ended, Event, Key, Keys, Origin, Outgoing, Refu
 use asked::{Asked, Open};
 use bytes::Bytes;
 use doubt::Doubt;
+use keepalive::Watch;
 use renewal::{Losses, Renewal};
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -51,6 +54,8 @@ pub struct Config {
     pub identity: Identity,
     /// Which log messages are wanted, where somebody has said so: asked for as soon as it is open.
     pub log_level: Option<LoggingLevel>,
+    /// How it is kept under watch, if it is.
+    pub keep_alive: Option<KeepAlive>,
     /// Where the ids for requests of the connection itself come from; shared with whoever submits.
     pub keys: Keys,
 }
@@ -224,6 +229,8 @@ pub enum Oddity {
     ForbiddenRequest(Method),
     /// A request that came in a session that is lost; it is never answered (LHT-02).
     OtherSession(Method),
+    /// It answered none of the checks of the keep-alive, which are of this method, and is not asked again.
+    NoSignOfLife(Method),
     /// Progress with a token that is not in use (PROG-02).
     UnknownToken,
     /// A message above the size limit that no request could be found for.
@@ -253,6 +260,8 @@ pub struct Protocol<W> {
     phase: Phase<W>,
     /// When it lost sessions lately.
     losses: Losses,
+    /// What the keep-alive knows, where there is one.
+    watch: Option<Box<Watch>>,
     /// A request of its own whose answer nobody waits for.
     silent: Option<Key>,
     asked: Asked,
@@ -336,10 +345,14 @@ impl<W> Protocol<W> {
             initialize: None,
             pings: Vec::new(),
         };
+        let watch = config
+            .keep_alive
+            .map(|settings| Watch::new(settings, config.opening.started));
         Self {
             config,
             phase: Phase::Opening(Box::new(opening)),
             losses: Losses::default(),
+            watch: watch.map(Box::new),
             silent: None,
             asked: Asked::default(),
             table: HashMap::default(),
@@ -383,8 +396,7 @@ impl<W> Protocol<W> {
         let dialect = &mut ready.dialect;
         let (method, settled) = match (operation, dialect.era()) {
             (Operation::Request(method), _) => (method, None),
-            (Operation::Ping, Era::Legacy) => (Method::PING, None),
-            (Operation::Ping, Era::Modern) => (Method::DISCOVER, None),
+            (Operation::Ping, _) => (dialect.sign_of_life(), None),
             (Operation::SetLogLevel(_), Era::Legacy) if !ready.offers_logging => {
                 (Method::SET_LEVEL, Some(Outcome::Unsupported))
             }
@@ -526,6 +538,11 @@ impl<W> Protocol<W> {
 
     /// Takes what the transport tells.
     pub fn handle_event(&mut self, event: Event, now: Instant) {
+        if let Some(watch) = &mut self.watch
+            && event.is_of_server()
+        {
+            watch.hear(now);
+        }
         match event {
             Event::Up => self.opening_input(Input::Up, now),
             Event::Frame { batched: true, .. } | Event::Junk { batched: true, .. }
@@ -556,6 +573,7 @@ impl<W> Protocol<W> {
         }
         self.handle_renewal_timeout(now);
         self.handle_doubt_timeout(now);
+        self.handle_keep_alive_timeout(now);
         if let Phase::Closing {
             end,
             until: Some(until),
@@ -588,6 +606,7 @@ impl<W> Protocol<W> {
                 .renewal_timeout()
                 .into_iter()
                 .chain(self.doubt_timeout())
+                .chain(self.keep_alive_timeout())
                 .min(),
             Phase::Closing { until, .. } => *until,
             Phase::Over => None,
@@ -641,6 +660,9 @@ impl<W> Protocol<W> {
         if self.is_look(&id) {
             return self.looked(&Reply::Result(result), now);
         }
+        if self.is_check(&id) {
+            return self.checked(&id, now);
+        }
         let Some(key) = self.waiting_key(&id) else {
             return self.unexpected_answer(origin, id);
         };
@@ -679,6 +701,9 @@ impl<W> Protocol<W> {
         }
         if self.is_look(&id) {
             return self.looked(&Reply::Error(error, None), now);
+        }
+        if self.is_check(&id) {
+            return self.checked(&id, now);
         }
         let Some(key) = self.waiting_key(&id) else {
             return self.unexpected_answer(origin, id);
@@ -935,6 +960,9 @@ impl<W> Protocol<W> {
         if self.is_look(&id) {
             return self.looked(&opening_reply(&how), now);
         }
+        if self.is_check(&id) {
+            return self.check_ended(&id, how, now);
+        }
         let is_of_this_session = self.is_of_this_session(Origin::Exchange(key));
         let Some(entry) = self.table.get_mut(&key) else {
             return;
@@ -1055,6 +1083,9 @@ impl<W> Protocol<W> {
 
     fn opened(&mut self, opened: Opened, now: Instant) {
         self.begin(&opened, 0, 0, now);
+        if let Some(watch) = &mut self.watch {
+            watch.start();
+        }
         self.effects.push_back(Effect::Opened(opened));
     }
 

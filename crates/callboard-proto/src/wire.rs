@@ -200,6 +200,16 @@ pub enum Event {
 }
 
 impl Event {
+    /// Whether it is something that came from the server, which was there to send it.
+    #[must_use]
+    pub fn is_of_server(&self) -> bool {
+        match self {
+            Self::Frame { .. } | Self::Junk { .. } | Self::TooLarge { .. } | Self::Refused(_) => true,
+            Self::Ended { how, .. } => how.is_answer(),
+            Self::Up | Self::Down(_) => false,
+        }
+    }
+
     /// The event that something parsed is.
     #[must_use]
     pub fn parsed(origin: Origin, batched: bool, parsed: Result<Frame, crate::frame::Junk>) -> Self {
@@ -238,6 +248,16 @@ pub enum Ended {
     Refused(Refusal),
     /// The server answered with success and something that is no JSON-RPC.
     Unusable(String),
+}
+
+impl Ended {
+    /// Whether the server gave an answer, whatever it is.
+    fn is_answer(&self) -> bool {
+        match self {
+            Self::Clean | Self::Redirected(_) | Self::Refused(_) | Self::Unusable(_) => true,
+            Self::Removed | Self::AlreadySent | Self::Lost(_) | Self::Unreachable(_) => false,
+        }
+    }
 }
 
 /// An HTTP answer that is no success.
@@ -323,6 +343,15 @@ pub enum Down {
     Stream(StreamFailure),
     /// The server stopped reading what we send.
     NotReading,
+    /// Nothing came from the server any more, and checks by the keep-alive came to nothing.
+    Silent {
+        /// How long nothing had come.
+        silent: Duration,
+        /// What the checks asked.
+        asked: Method,
+        /// What became of the last one, where it did not just stay without an answer; without secrets.
+        failure: Option<String>,
+    },
     /// Reading or writing failed; the text says how.
     Io(String),
     /// A transport task ended without a word: panic or abort.
@@ -448,7 +477,8 @@ impl Down {
             },
             Self::Stream(failure) => matches!(failure, StreamFailure::Endpoint(_)),
             Self::Closed | Self::Exited { .. } | Self::HungUp => false,
-            Self::TooLarge(_) | Self::NotReading | Self::Io(_) | Self::Vanished => false,
+            Self::TooLarge(_) | Self::NotReading | Self::Silent { .. } => false,
+            Self::Io(_) | Self::Vanished => false,
         }
     }
 }
@@ -478,6 +508,21 @@ impl fmt::Display for Down {
             ),
             Self::Stream(failure) => failure.fmt(f),
             Self::NotReading => f.write_str("the server does not read what is sent to it"),
+            Self::Silent {
+                silent,
+                asked,
+                failure,
+            } => {
+                let silent = Duration::from_millis(u64::try_from(silent.as_millis()).unwrap_or(u64::MAX));
+                write!(
+                    f,
+                    "nothing came from the server for {silent:?}, and `{asked}` had no answer"
+                )?;
+                match failure {
+                    Some(text) => write!(f, ", {text}"),
+                    None => f.write_str("; the keep-alive gave it up"),
+                }
+            }
             Self::Io(text) => f.write_str(text),
             Self::Vanished => f.write_str("a transport task ended without a reason"),
         }

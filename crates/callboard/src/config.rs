@@ -11,6 +11,7 @@ use ::url::Url;
 use callboard_proto::message::ClientCapabilities;
 use callboard_proto::mrtr::InputKind;
 use callboard_proto::negotiate::{Channel, EraChoice};
+use callboard_proto::protocol::KeepAlive;
 use callboard_proto::restart::RestartPolicy;
 use callboard_transport::custom::Transport;
 use callboard_transport::http::{Proxy, Tls};
@@ -88,6 +89,8 @@ pub struct ServerConfig {
     /// It is started by its first call.
     pub(crate) lazy: bool,
     pub(crate) idle_stop: Option<Duration>,
+    keep_alive: Option<Duration>,
+    keep_alive_limit: Duration,
 }
 
 /// How a server is reached.
@@ -280,6 +283,8 @@ impl ServerConfig {
             restart: RestartPolicy::default(),
             lazy: false,
             idle_stop: None,
+            keep_alive: None,
+            keep_alive_limit: Duration::from_secs(10),
         }
     }
 
@@ -467,9 +472,44 @@ impl ServerConfig {
         self.idle_stop = Some(after);
         self
     }
+
+    /// Asks the server for a sign of life whenever nothing has come from it for this long, at least 10 ms. Off by
+    /// default.
+    ///
+    /// What it is asked is `ping`, and `server/discover` in the modern era, which has no `ping`. Any answer will do, an
+    /// error too, and over HTTP any status; so does anything else that comes meanwhile. One that leaves two such checks
+    /// in a row without an answer is taken for dead: its calls in flight end with
+    /// [`CallErrorKind::ConnectionDown`](crate::CallErrorKind::ConnectionDown), and it is connected anew. A dead server is
+    /// so found, without any call, within `every` and twice [`ServerConfig::keep_alive_limit`]. Over HTTP this is how it
+    /// shows that nobody listens any more; a process, or a connection, that ends is noticed at once without it.
+    ///
+    /// A call that takes long is no sign of death, as long as the server answers checks meanwhile. One that does a single
+    /// thing at a time cannot: give it a limit of half its longest call at least. A server that has never answered a
+    /// check is asked three times and then no more, and lives on.
+    #[must_use]
+    pub fn keep_alive(mut self, every: Duration) -> Self {
+        self.keep_alive = Some(every.max(SHORTEST));
+        self
+    }
+
+    /// How long a server has to answer one check of [`ServerConfig::keep_alive`]. Default 10 s, at least 10 ms. A
+    /// server that has once answered later than that has twice that time from then on.
+    #[must_use]
+    pub fn keep_alive_limit(mut self, limit: Duration) -> Self {
+        self.keep_alive_limit = limit.max(SHORTEST);
+        self
+    }
 }
 
 impl ServerConfig {
+    /// How its connections are watched.
+    pub(crate) fn watch(&self) -> Option<KeepAlive> {
+        self.keep_alive.map(|every| KeepAlive {
+            every,
+            limit: self.keep_alive_limit,
+        })
+    }
+
     /// What connections of this server declare, of what the hub's handlers answer.
     pub(crate) fn declares(&self, handlers: ClientCapabilities) -> ClientCapabilities {
         let handlers = match &self.narrowed {
@@ -580,6 +620,9 @@ fn is_ours(name: &HeaderName) -> bool {
                 | "upgrade"
         )
 }
+
+/// A server is not asked for signs of life more often than this.
+const SHORTEST: Duration = Duration::from_millis(10);
 
 /// Above this a bound is none: the queue to the transport is sized by it.
 const MAX_IN_FLIGHT: usize = 65_536;

@@ -40,7 +40,7 @@ use std::task;
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Sleep;
-use tracing::{debug, warn};
+use tracing::{debug, info, warn};
 
 /// How a connection is reached: shared, never cloned per request, since a clone of an `Addr` allocates.
 pub(crate) struct ConnRef {
@@ -398,6 +398,9 @@ impl Connection {
                     let method = Brief(method.as_str());
                     warn!(%server, count, %method, "request in a session that is lost; it is not answered");
                 }
+            }
+            Oddity::NoSignOfLife(method) => {
+                info!(%server, %method, "no check of the keep-alive was answered; the server is not asked again");
             }
             Oddity::UnknownToken => debug!(%server, "progress with an unknown token"),
             Oddity::TooLarge(limit) => warn!(%server, limit, "message above the size limit skipped"),

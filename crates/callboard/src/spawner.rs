@@ -135,6 +135,7 @@ impl Spawner {
                 slot.with_state(|state| state.declared.clone()),
             ),
             log_level: slot.log_level(),
+            keep_alive: config.watch(),
             keys: slot.ids(),
         };
         let (end_sender, mut end) = oneshot::channel();

@@ -58,6 +58,11 @@ impl Doubt {
         self.used = true;
     }
 
+    /// Whether a look is under way.
+    pub(super) fn is_looking(&self) -> bool {
+        self.look.is_some()
+    }
+
     /// Whether a doubt is to be looked into now: at most once in a while, whatever the server answers.
     fn may_look(&self, now: Instant) -> bool {
         !self.doubted || now.saturating_duration_since(self.looked) >= PAUSE
@@ -65,6 +70,13 @@ impl Doubt {
 }
 
 impl<W> Protocol<W> {
+    /// Something that nobody waits for was refused in a way that casts doubt on the era.
+    pub(super) fn doubt_if_due(&mut self, now: Instant) {
+        if matches!(&self.phase, Phase::Ready(ready) if ready.doubt.may_look(now)) {
+            self.look_into_doubt(now);
+        }
+    }
+
     /// A request was refused. True if that casts doubt on the era: then its end waits for the verdict.
     pub(super) fn doubts(&mut self, key: Key, refusal: &Refusal, now: Instant) -> bool {
         let refused_once = self.table.get(&key).is_none_or(|entry| entry.refused_once);

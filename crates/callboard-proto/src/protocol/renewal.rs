@@ -297,7 +297,11 @@ impl<W> Protocol<W> {
 
     /// The connection cannot go on: the next one opens anew.
     fn fail(&mut self, why: String, now: Instant) {
-        let down = Down::Io(why);
+        self.lose(Down::Io(why), now);
+    }
+
+    /// Ends for this reason, to be opened anew.
+    pub(super) fn lose(&mut self, down: Down, now: Instant) {
         self.settle_all(|| Outcome::Down(down.clone()));
         self.close_and_end(super::End::Lost(down), now);
     }

@@ -1,6 +1,7 @@
 //! The tables of the connection.
 
 mod doubt;
+mod keepalive;
 mod renewal;
 
 use super::*;
@@ -22,6 +23,15 @@ impl Rig {
     }
 
     fn declaring(channel: Channel, capabilities: ClientCapabilities) -> Self {
+        Self::made(channel, capabilities, None)
+    }
+
+    /// Watched by a keep-alive.
+    fn watched(channel: Channel, era: Era, keep_alive: KeepAlive) -> Self {
+        Self::made(channel, ClientCapabilities::default(), Some(keep_alive)).opened(era)
+    }
+
+    fn made(channel: Channel, capabilities: ClientCapabilities, keep_alive: Option<KeepAlive>) -> Self {
         #[expect(
             clippy::disallowed_methods,
             reason = "a test needs some instant to count from"
@@ -42,6 +52,7 @@ impl Rig {
                 opening,
                 identity,
                 log_level: None,
+                keep_alive,
                 keys: Keys::from(1),
             }),
             now,
@@ -198,6 +209,7 @@ fn describe(effect: &Effect<W>) -> String {
             Oddity::Junk(_) => "junk".to_owned(),
             Oddity::ForbiddenRequest(method) => format!("forbidden {method}"),
             Oddity::OtherSession(method) => format!("of another session {method}"),
+            Oddity::NoSignOfLife(method) => format!("no sign of life by {method}"),
             Oddity::UnknownToken => "unknown token".to_owned(),
             Oddity::TooLarge(_) => "too large".to_owned(),
         },

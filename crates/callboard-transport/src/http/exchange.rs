@@ -107,11 +107,10 @@ impl<'a> Exchange<'a> {
 
     async fn follow(&mut self, letter: Letter) -> Ended {
         let sockets = &self.shared.sockets;
-        // A request that is there to stay open would hold its place for good.
-        let socket = if letter.meta.method == Some(Method::LISTEN) {
-            None
-        } else {
+        let socket = if waits_for_a_place(letter.meta.method.as_ref()) {
             sockets.take().await
+        } else {
+            None
         };
         let post = || self.shared.target.post(&letter);
         let (head, body) = match self.shared.fetch(post).await {
@@ -380,6 +379,13 @@ fn answers(frame: &Frame, key: Key) -> bool {
         Frame::Error { id, .. } => id.as_ref().is_none_or(|id| id.as_key() == Some(key)),
         Frame::Request { .. } | Frame::Notification { .. } => false,
     }
+}
+
+/// A request that is there to stay open would hold its place for good, and one that asks for a sign of life must not
+/// wait for the calls whose server it looks after.
+fn waits_for_a_place(method: Option<&Method>) -> bool {
+    let beside = [Method::LISTEN, Method::PING, Method::DISCOVER];
+    method.is_none_or(|method| !beside.contains(method))
 }
 
 fn not_resumed(why: &str) -> Ended {

@@ -1,8 +1,9 @@
 //! How many sockets the requests to one origin may have at once.
 //!
 //! Over HTTP/1.1 every request that waits for its answer has a socket to itself. Counted are these alone: a request
-//! that stays open by its nature, a stream or an errand must not keep the answers waiting that it may depend on. Over
-//! HTTP/2 all share one socket, and nobody waits.
+//! that stays open by its nature, a stream or an errand must not keep the answers waiting that it may depend on, and
+//! one that asks whether the server is alive must not wait for its calls. Over HTTP/2 all share one socket, and nobody
+//! waits.
 
 use std::cell::Cell;
 use std::rc::Rc;

@@ -89,8 +89,8 @@ impl ServerConfig {
     }
 
     /// How many requests may have a socket each at the server's origin, where it speaks HTTP/1.1; later ones wait
-    /// within their limits, and are not sent till then. Listening, notifications and answers to the server are not
-    /// counted. Servers at one origin that live on one thread of the hub share the places, and the one counts that
+    /// within their limits, and are not sent till then. Listening, signs of life, notifications and answers to the
+    /// server are not counted. Servers at one origin that live on one thread of the hub share the places, and the one counts that
     /// allows the most. Default: as many as may be on the wire, [`max_in_flight`](Self::max_in_flight) and a reserve of 16
     /// for what must not wait behind calls; with fewer sockets than that it may have to.
     #[must_use]
