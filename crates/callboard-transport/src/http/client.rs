@@ -111,17 +111,31 @@ impl Route {
     }
 
     fn open(&self) -> Pool {
-        let mut tcp = HttpConnector::new();
-        tcp.enforce_http(false);
-        tcp.set_nodelay(true);
-        tcp.set_connect_timeout(Some(CONNECT_LIMIT));
-        let dialer = Dialer::new(tcp, self.gateway.clone());
+        let dialer = Dialer::new(tcp(), self.gateway.clone());
         Client::builder(LocalExecutor)
             .pool_timer(TokioTimer::new())
             .timer(TokioTimer::new())
             .pool_idle_timeout(IDLE_LIMIT)
             .build(HttpsConnector::from((dialer, Arc::clone(self.tls.config()))))
     }
+}
+
+/// Opens sockets that find out by themselves when the other machine has vanished without a word.
+///
+/// A stream may be quiet for hours (FR-051), and what is written to a peer that is not there is else sent again and
+/// again for a quarter of an hour. It is the other machine's system that answers these probes: a server that is slow
+/// is not taken for gone.
+fn tcp() -> HttpConnector {
+    let mut tcp = HttpConnector::new();
+    tcp.enforce_http(false);
+    tcp.set_nodelay(true);
+    tcp.set_connect_timeout(Some(CONNECT_LIMIT));
+    tcp.set_keepalive(Some(QUIET));
+    tcp.set_keepalive_interval(Some(PROBE));
+    tcp.set_keepalive_retries(Some(PROBES));
+    #[cfg(any(target_os = "android", target_os = "linux"))]
+    tcp.set_tcp_user_timeout(Some(GONE));
+    tcp
 }
 
 /// Runs hyper's connection tasks beside the exchanges, so that a read and what it wakes share one tick.
@@ -140,3 +154,39 @@ where
 
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 const IDLE_LIMIT: Duration = Duration::from_secs(4);
+
+/// After so long without a byte the other machine is probed.
+const QUIET: Duration = Duration::from_secs(30);
+/// The pause between two probes.
+const PROBE: Duration = Duration::from_secs(15);
+/// After so many without an answer the socket is broken.
+const PROBES: u32 = 6;
+/// What was written is acknowledged within this time, or the socket is broken: as long as all probes take.
+#[cfg(any(target_os = "android", target_os = "linux"))]
+const GONE: Duration = Duration::from_secs(120);
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+    use hyper_util::rt::TokioIo;
+    use rustix::net::sockopt;
+    use tokio::net::{TcpListener, TcpStream};
+    use tower_service::Service as _;
+
+    // FR-008: a peer that vanished without FIN or RST
+    #[tokio::test]
+    async fn a_socket_finds_out_that_its_peer_has_vanished() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+
+        let socket: TokioIo<TcpStream> = tcp().call(url.parse().unwrap()).await.unwrap();
+
+        let socket = socket.inner();
+        assert!(sockopt::socket_keepalive(socket).unwrap());
+        assert_eq!(sockopt::tcp_keepidle(socket).unwrap(), QUIET);
+        assert_eq!(sockopt::tcp_keepintvl(socket).unwrap(), PROBE);
+        assert_eq!(sockopt::tcp_keepcnt(socket).unwrap(), PROBES);
+        let gone = QUIET + PROBE * PROBES;
+        assert_eq!(u128::from(sockopt::tcp_user_timeout(socket).unwrap()), gone.as_millis());
+    }
+}
