@@ -14,6 +14,7 @@ mod era;
 mod fleet;
 mod framing;
 mod gateways;
+mod liveness;
 mod mirrors;
 mod process;
 mod sessions;
@@ -73,8 +74,16 @@ field_reports! {
         process::close_climbs_the_ladder_within_its_bound,
         process::close_may_come_twice_and_in_the_middle_of_a_call,
     }
+    fr_008 "a dead server is shown as ready until the next call fails" {
+        liveness::process_that_dies_is_seen_without_a_call,
+        liveness::server_that_stops_listening_is_found_by_the_keep_alive,
+    }
     fr_009 "a missing program or directory shows up as a closed connection" {
         process::start_that_cannot_succeed_is_told_and_not_tried_again,
+    }
+    fr_010 "a server that does not know `ping` is taken for dead, again and again" {
+        liveness::refusing_the_ping_is_an_answer,
+        liveness::server_that_never_answers_a_ping_is_asked_no_more,
     }
 
     // stdio framing, bytes and pipes
@@ -324,7 +333,7 @@ field_reports! {
 }
 
 /// The groups that have their place here.
-const EXPECTED: [RangeInclusive<u32>; 6] = [1..=5, 9..=9, 11..=36, 38..=58, 84..=90, 95..=96];
+const EXPECTED: [RangeInclusive<u32>; 5] = [1..=5, 8..=36, 38..=58, 84..=90, 95..=96];
 
 #[test]
 fn every_report_of_the_groups_has_its_row() {

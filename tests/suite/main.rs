@@ -18,6 +18,7 @@ mod http_sse;
 mod http_statuses;
 mod http_ways;
 mod leaks;
+mod liveness;
 mod loss;
 mod mrtr;
 mod opening;

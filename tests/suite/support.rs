@@ -11,11 +11,15 @@ use callboard_testkit::{
 use serde_json::{Value, json};
 use std::error::Error;
 use std::io;
+use std::net::SocketAddr;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
-use tokio::task::{JoinHandle, LocalSet};
+use tokio::task::{JoinHandle, JoinSet, LocalSet};
 use tracing::Dispatch;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
@@ -583,6 +587,78 @@ pub(crate) async fn http(name: &str, router: impl Into<Router>) -> (ServerConfig
     (ServerConfig::http(name, &server.url()).unwrap(), server)
 }
 
+/// Passes TCP connections on to a server, until it swallows all that comes.
+///
+/// A connection on which something was swallowed is dead from then on, and not closed: so looks a peer that vanished
+/// without a word. It ends when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Relay {
+    address: SocketAddr,
+    swallows: Arc<AtomicBool>,
+    task: JoinHandle<()>,
+}
+
+impl Relay {
+    pub(crate) async fn start(server: SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let swallows = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&swallows);
+        let task = tokio::spawn(async move {
+            let mut connections = JoinSet::new();
+            loop {
+                let (client, _) = listener.accept().await.unwrap();
+                connections.spawn(pass_on(client, server, Arc::clone(&told)));
+            }
+        });
+        Self {
+            address,
+            swallows,
+            task,
+        }
+    }
+
+    /// The URL of the server behind it.
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}/mcp", self.address)
+    }
+
+    pub(crate) fn swallow(&self, swallows: bool) {
+        self.swallows.store(swallows, Ordering::SeqCst);
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn pass_on(mut client: TcpStream, server: SocketAddr, swallows: Arc<AtomicBool>) {
+    let Ok(mut server) = TcpStream::connect(server).await else {
+        return;
+    };
+    let (mut up, mut down, mut dead) = ([0; 4096], [0; 4096], false);
+    loop {
+        let (read, is_up) = tokio::select! {
+            read = client.read(&mut up) => (read, true),
+            read = server.read(&mut down) => (read, false),
+        };
+        dead |= swallows.load(Ordering::SeqCst);
+        let passed = match (dead, read) {
+            (true, Ok(1..)) => Ok(()),
+            // What ends on this side is not told to the other.
+            (true, Ok(0) | Err(_)) => return std::future::pending().await,
+            (false, Ok(0) | Err(_)) => return,
+            (false, Ok(length)) if is_up => server.write_all(&up[..length]).await,
+            (false, Ok(length)) => client.write_all(&down[..length]).await,
+        };
+        if passed.is_err() {
+            return;
+        }
+    }
+}
+
 /// Waits for what comes about on a thread or in a process that nothing can be awaited of.
 pub(crate) async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let waited = tokio::time::timeout(secs(10), async {
@@ -673,6 +749,13 @@ pub(crate) fn is_alive(pid: u32) -> bool {
     let mut look = Command::new("sh");
     look.args(["-c", &format!("kill -0 {pid}")]).stderr(Stdio::null());
     look.status().unwrap().success()
+}
+
+/// Sends a process this signal: `KILL`, `STOP`.
+pub(crate) fn signal(pid: u32, name: &str) {
+    let mut kill = Command::new("kill");
+    kill.args(["-s", name, &pid.to_string()]);
+    assert!(kill.status().unwrap().success(), "{name} to {pid}");
 }
 
 /// An error with all its sources, as a program shows it.

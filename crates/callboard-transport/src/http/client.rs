@@ -187,6 +187,9 @@ mod tests {
         assert_eq!(sockopt::tcp_keepintvl(socket).unwrap(), PROBE);
         assert_eq!(sockopt::tcp_keepcnt(socket).unwrap(), PROBES);
         let gone = QUIET + PROBE * PROBES;
-        assert_eq!(u128::from(sockopt::tcp_user_timeout(socket).unwrap()), gone.as_millis());
+        assert_eq!(
+            u128::from(sockopt::tcp_user_timeout(socket).unwrap()),
+            gone.as_millis()
+        );
     }
 }
