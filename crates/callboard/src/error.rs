@@ -1,6 +1,7 @@
 //! Errors: one type for a call, one for starting a hub, one for reading a configuration.
 
 use crate::config::ServerName;
+use crate::hub::ServerView;
 use crate::pending::PendingInput;
 use callboard_proto::deadline::Limit;
 use callboard_proto::mrtr::{Cap, HandlerError};
@@ -474,6 +475,25 @@ pub enum ConfigError {
     },
 }
 
+/// Why not as many servers are ready as were waited for.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FleetError {
+    /// There is none of a name that was given.
+    #[error(transparent)]
+    NoSuchServer(#[from] NoSuchServer),
+    /// Too few are.
+    #[error("{} of {wanted} servers are ready{}", ready.len(), each(failed))]
+    NotReady {
+        /// How many were waited for.
+        wanted: usize,
+        /// Those that are ready: they can be called.
+        ready: Vec<ServerView>,
+        /// Why the others are not.
+        failed: Vec<ReadyError>,
+    },
+}
+
 /// Why a server could not be reconnected, restarted, disabled or enabled.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -532,6 +552,19 @@ pub enum ReadyError {
         /// The server.
         server: ServerName,
     },
+}
+
+/// What each server failed of, at most five of them.
+fn each(failed: &[ReadyError]) -> String {
+    let mut text = String::new();
+    for error in failed.iter().take(5) {
+        text.push_str("; ");
+        text.push_str(&error.to_string());
+    }
+    if failed.len() > 5 {
+        text.push_str(&format!("; and {} more", failed.len() - 5));
+    }
+    text
 }
 
 /// What to do about a limit that passed.

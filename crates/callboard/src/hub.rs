@@ -5,6 +5,7 @@ use crate::clock;
 use crate::config::{self, ServerConfig, ServerName, TransportKind};
 use crate::error::{ConfigError, ControlError, NoSuchServer, OwnThread, StartError};
 use crate::events::{Events, HubEvent};
+use crate::fleet::{FleetReady, Quorum};
 use crate::host::dispatch::Dispatcher;
 use crate::host::{HandlerContext, HandlerResult, Handlers, Host};
 use crate::runtime::Runtime;
@@ -88,6 +89,32 @@ impl Hub {
             }),
             None => Err(self.no_such(name)),
         }
+    }
+
+    /// Waits for servers to be ready. Not needed before a call, which waits for its own server.
+    ///
+    /// ```no_run
+    /// # async fn example(hub: callboard::Hub) -> Result<(), callboard::FleetError> {
+    /// use callboard::Quorum;
+    /// use std::time::Duration;
+    ///
+    /// hub.ready(Quorum::named(["files", "docs"])).within(Duration::from_secs(10)).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn ready(&self, quorum: Quorum) -> FleetReady<'_> {
+        FleetReady::new(self, quorum)
+    }
+
+    /// A handle to each server.
+    pub(crate) fn clients(&self) -> Vec<Client> {
+        let slots = self.inner.shared.registry.all().into_iter();
+        slots
+            .map(|slot| Client {
+                shared: Arc::clone(&self.inner.shared),
+                slot,
+            })
+            .collect()
     }
 
     /// Adds a server while the hub runs, and gives a handle to it.

@@ -42,6 +42,7 @@ mod connection;
 mod error;
 mod events;
 mod exit;
+mod fleet;
 mod host;
 mod hub;
 mod options;
@@ -74,10 +75,11 @@ pub use callboard_transport::memory;
 pub use client::{Client, Ready};
 pub use config::{ServerConfig, ServerName, TransportKind};
 pub use error::{
-    CallError, CallErrorKind, ConfigError, ControlError, Delivery, NoSuchServer, OwnThread, ReadyError,
-    Stage, StartError,
+    CallError, CallErrorKind, ConfigError, ControlError, Delivery, FleetError, NoSuchServer, OwnThread,
+    ReadyError, Stage, StartError,
 };
 pub use events::{Catalogue, EventKind, Events, HubEvent, States};
+pub use fleet::{FleetReady, Quorum};
 pub use host::{HandlerContext, HandlerFuture, HandlerResult, Host, UserRejected};
 pub use hub::{Counts, Hub, HubBuilder, ServerInfo, ServerState, ServerView};
 pub use options::Progress;
