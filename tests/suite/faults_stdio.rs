@@ -110,28 +110,6 @@ async fn last_answer_before_an_exit_is_not_overtaken_by_it() {
     }
 }
 
-// FR-006
-#[tokio::test]
-async fn crash_loop_is_paced_and_told() {
-    let script = Script::legacy("2025-11-25").stderr("no licence\n").exit(1);
-    let (config, server) = processes("files", &[script]);
-    let (hub, client) = hub_of(config);
-
-    // Starts at 0, 0, 250, 750 and 1750 ms, each later by as long as the process lives.
-    tokio::time::sleep(secs(2)).await;
-
-    let starts = server.starts().unwrap().len();
-    assert!((3..=5).contains(&starts), "{starts} starts in 2 s");
-    let view = client.view();
-    assert!(view.state.is_restarting());
-    assert!(
-        view.reason.contains("no licence") && view.reason.contains("exit status 1"),
-        "{}",
-        view.reason
-    );
-    end(hub, &[&server]).await;
-}
-
 #[tokio::test]
 async fn arguments_that_are_no_object_are_refused_before_anything_is_sent() {
     let (config, server) = processes("files", &[Script::new().serve()]);

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use std::error::Error;
 use std::io;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -495,7 +496,7 @@ pub(crate) fn posted(server: &HttpScript) -> Vec<String> {
     posts.map(|request| Recorded::name(request).to_owned()).collect()
 }
 
-pub(crate) fn secs(seconds: u64) -> Duration {
+pub(crate) const fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
@@ -503,6 +504,13 @@ pub(crate) fn secs(seconds: u64) -> Duration {
 pub(crate) fn processes(name: &str, scripts: &[Script]) -> (ServerConfig, StdioScript) {
     let server = StdioScript::sequence(scripts).unwrap();
     let config = ServerConfig::stdio(name, server.program().to_str().unwrap());
+    (with_env(config, &server), server)
+}
+
+/// The same, started as `program`, which is to lead to the one that plays scripts.
+pub(crate) fn processes_at(name: &str, program: &Path, scripts: &[Script]) -> (ServerConfig, StdioScript) {
+    let server = StdioScript::played_by(program, scripts).unwrap();
+    let config = ServerConfig::stdio(name, program.to_str().unwrap());
     (with_env(config, &server), server)
 }
 
@@ -778,7 +786,7 @@ pub(crate) fn assert_says(error: &dyn Error, words: &[&str]) {
     }
 }
 
-pub(crate) fn millis(millis: u64) -> Duration {
+pub(crate) const fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
@@ -799,8 +807,13 @@ impl HeldClock {
 
     /// Lets so many seconds pass, one by one, each seen by all that waits for it.
     pub(crate) async fn pass(&self, seconds: u64) {
-        for _ in 0..seconds {
-            tokio::time::advance(secs(1)).await;
+        self.pass_by(secs(1), seconds).await;
+    }
+
+    /// Lets so many of these steps pass, likewise.
+    pub(crate) async fn pass_by(&self, step: Duration, steps: u64) {
+        for _ in 0..steps {
+            tokio::time::advance(step).await;
             self.settle().await;
         }
     }

@@ -1,13 +1,18 @@
 //! Many servers at once: FR-035 to FR-040.
 
 use crate::support::{
-    assert_echo, assert_says, assert_timeout, assert_undisturbed, end, finish, first_failure, http,
-    in_both_eras, millis, named, of, processes, secs,
+    HeldClock, Logs, assert_echo, assert_says, assert_timeout, assert_undisturbed, end, finish,
+    first_failure, http, in_both_eras, logged, millis, named, of, processes, secs,
 };
 use callboard::{CallErrorKind, Delivery, Hub, ServerConfig, ServerState, Stage, StartError};
 use callboard_testkit::{HttpScript, HttpStep, Router, Script, results};
 use futures_util::future::join_all;
 use serde_json::{Value, json};
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
 
 pub(super) async fn server_that_never_opens_holds_nobody_up() {
     let pause = 50;
@@ -89,6 +94,95 @@ pub(super) async fn server_that_fails_costs_the_others_nothing() {
         }
         end(hub, &[&process, &exiting_process]).await;
     }
+}
+
+pub(super) async fn hundred_callers_share_the_attempts_at_a_server_that_refuses() {
+    const CALLERS: usize = 100;
+    // An attempt takes so long, so that one beside it would be seen.
+    const TAKES: Duration = millis(100);
+    const STEP: Duration = millis(25);
+    // How much later than it is due something is seen, on a machine that has much to do.
+    const SLACK: Duration = millis(200);
+    tokio::time::pause();
+    let logs = Logs::default();
+    logged(&logs, async || {
+        let clock = HeldClock::hold();
+        let attempts: Arc<Mutex<Vec<Instant>>> = Arc::default();
+        let noted = Arc::clone(&attempts);
+        let refusing = Router::new().fallback_with(move |_| {
+            noted.lock().unwrap().push(Instant::now());
+            HttpStep::respond(503, NONE, "").delay(TAKES)
+        });
+        let made = || attempts.lock().unwrap().len();
+        let (config, server) = http("docs", refusing).await;
+        let hub = Hub::builder("suite", "1").server(config).start_local().unwrap();
+        let client = hub.client("docs").unwrap();
+        let refused: Rc<Cell<usize>> = Rc::default();
+
+        // They call at once and repeat, for 10 s.
+        let callers: Vec<_> = (0..CALLERS)
+            .map(|_| {
+                let (client, refused) = (client.clone(), Rc::clone(&refused));
+                tokio::task::spawn_local(async move {
+                    loop {
+                        let call = client.call_tool("echo", json!({"text": "up"})).timeout(secs(1));
+                        let Err(error) = call.await else { return };
+                        assert_eq!(error.delivery(), Delivery::NotSent, "{error}");
+                        assert_says(&error, &["`docs`", "503"]);
+                        refused.set(refused.get() + 1);
+                        if matches!(error.kind(), CallErrorKind::NotReady { .. }) {
+                            sleep(secs(1)).await;
+                        }
+                    }
+                })
+            })
+            .collect();
+        clock.pass_by(STEP, 400).await;
+
+        // At once, and after pauses of 0, 250, 500, 1000, 2000 and 4000 ms, of which half is left to chance.
+        let gaps: Vec<Duration> = {
+            let attempts = attempts.lock().unwrap();
+            attempts.windows(2).map(|two| two[1] - two[0]).collect()
+        };
+        for (gap, whole) in gaps.iter().zip([0, 250, 500, 1000, 2000, 4000, 8000].map(millis)) {
+            let paused = TAKES + whole / 2..=TAKES + whole + SLACK;
+            assert!(paused.contains(gap), "{gap:?} for {whole:?}: {gaps:?}");
+        }
+        assert!((5..=7).contains(&gaps.len()), "{gaps:?}");
+        assert!(
+            refused.get() >= 8 * CALLERS,
+            "each is told in time: {}",
+            refused.get()
+        );
+        let told = logs.text();
+        let lines = told
+            .lines()
+            .filter(|line| line.contains(" WARN ") || line.contains("ERROR "));
+        assert!(lines.count() <= made() + 1, "{told}");
+
+        // Many explicit reconnects are one attempt, at once: those that come while it is under way join it.
+        while is_opening(&client.view().state) {
+            clock.pass_by(STEP, 1).await;
+        }
+        let before = made();
+        let many = || join_all((0..CALLERS).map(|_| client.reconnect()));
+        let first = many().await;
+        clock.until("it is tried at once", || made() > before).await;
+        let later = many().await;
+        clock.pass_by(STEP, 8).await;
+        assert_eq!(made(), before + 1);
+        assert!(first.iter().chain(&later).all(Result::is_ok));
+
+        server.become_another(Router::new().fallback(HttpStep::serve_all()));
+        client.reconnect().await.unwrap();
+        client.ready().await.unwrap();
+        clock.pass(2).await;
+        for caller in callers {
+            caller.await.unwrap();
+        }
+        end(hub, &[]).await;
+    })
+    .await;
 }
 
 pub(super) async fn long_names_of_servers_and_tools_are_called_as_they_are() {
@@ -214,3 +308,5 @@ pub(super) async fn error_of_a_tool_is_the_callers_and_no_reason_to_reconnect() 
         finish(hub, &server).await;
     }
 }
+
+const NONE: [(&str, &str); 0] = [];
