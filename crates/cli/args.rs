@@ -127,6 +127,10 @@ pub(crate) struct CallArgs {
     /// The longest time for the whole call, questions included; default: 10 minutes, or --timeout if that is longer
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) max_total: Option<Duration>,
+    /// What is sent again by itself: never; not-sent, what the server has certainly not run; idempotent, also what may
+    /// have run, where the tool is marked as read-only or idempotent and was listed
+    #[arg(long, value_enum, value_name = "POLICY", default_value = "not-sent")]
+    pub(crate) retry: Retry,
     /// Show progress on stderr: a bar on a terminal, lines elsewhere
     #[arg(long)]
     pub(crate) progress: bool,
@@ -216,6 +220,29 @@ impl ValueEnum for Era {
             EraChoice::Auto => "auto",
             EraChoice::Modern => "modern",
             EraChoice::Legacy => "legacy",
+        }))
+    }
+}
+
+/// The choice of a retry policy, as a value of a flag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Retry(pub(crate) callboard::Retry);
+
+impl ValueEnum for Retry {
+    fn value_variants<'a>() -> &'a [Self] {
+        &[
+            Self(callboard::Retry::Never),
+            Self(callboard::Retry::NotSent),
+            Self(callboard::Retry::Idempotent),
+        ]
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        Some(PossibleValue::new(match self.0 {
+            callboard::Retry::Never => "never",
+            callboard::Retry::NotSent => "not-sent",
+            callboard::Retry::Idempotent => "idempotent",
+            _ => return None,
         }))
     }
 }

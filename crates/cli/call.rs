@@ -94,7 +94,7 @@ fn prepared<'a>(
     desk: &'a Desk,
     max_total: Option<Duration>,
 ) -> Call<'a, ToolResult> {
-    let mut call = call.timeout(args.timeout);
+    let mut call = call.timeout(args.timeout).retry(args.retry.0);
     if let Some(limit) = max_total {
         call = call.max_total(limit);
     }

@@ -310,6 +310,7 @@ fn exit_of_call(kind: &CallErrorKind) -> Exit {
         } => Exit::InputNeeded,
         CallErrorKind::NotReady { .. }
         | CallErrorKind::Overloaded { .. }
+        | CallErrorKind::CircuitOpen { .. }
         | CallErrorKind::ConnectionDown { .. }
         | CallErrorKind::Http { .. }
         | CallErrorKind::Redirected { .. }

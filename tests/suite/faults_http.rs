@@ -4,7 +4,7 @@ use crate::support::{
     assert_echo, assert_says, at_rest, end, eventually, http, hub_of, meanwhile, millis, names, ready, secs,
     told,
 };
-use callboard::{Delivery, Revision, ServerConfig};
+use callboard::{Delivery, Retry, Revision, ServerConfig};
 use callboard_testkit::{HttpScript, HttpStep, Recorded, Router, SseEvent, results};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -347,6 +347,7 @@ async fn fault_costs_its_own_call_only() {
             let error = client
                 .call_tool("echo", json!({}))
                 .timeout(millis(200))
+                .retry(Retry::Never)
                 .await
                 .unwrap_err();
 

@@ -1,7 +1,7 @@
 //! What each HTTP answer to a call means: for its kind, its delivery, and for what people read.
 
 use crate::support::{assert_echo, assert_says, end, http, ready, secs};
-use callboard::{CallErrorKind, Delivery};
+use callboard::{CallErrorKind, Delivery, Retry};
 use callboard_testkit::{HttpScript, HttpStep, Router};
 use serde_json::{Value, json};
 
@@ -43,7 +43,8 @@ async fn every_status_has_its_meaning_whatever_comes_with_it() {
         (504, false, "http",         Unknown,  "rpc",          Answered),
     ];
     let (config, server) = http("docs", answering()).await;
-    let (hub, client) = ready(config).await;
+    // What of it is sent again is for the tests of delivery.
+    let (hub, client) = ready(config.retry(Retry::Never)).await;
 
     for (status, wait, kind, delivery, kind_of_error, delivery_of_error) in table {
         for body in BODIES {

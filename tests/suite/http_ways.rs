@@ -99,7 +99,7 @@ async fn call_that_waits_for_a_socket_ends_in_time_and_was_not_sent() {
 }
 
 /// TLS in front of a server: its address and its certificate, for as long as the tasks are held.
-async fn tls_before(server: SocketAddr) -> (SocketAddr, String, JoinSet<()>) {
+pub(crate) async fn tls_before(server: SocketAddr) -> (SocketAddr, String, JoinSet<()>) {
     let own = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
     let key = PrivateKeyDer::try_from(own.signing_key.serialize_der()).unwrap();
     let config = rustls::ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))

@@ -5,6 +5,7 @@
 mod calls;
 mod cli;
 mod deadlines;
+mod delivery;
 #[cfg(target_os = "linux")]
 mod endings;
 mod events;

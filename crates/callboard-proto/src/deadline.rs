@@ -127,6 +127,14 @@ impl Deadline {
         matches!(self.state, State::Paused { .. })
     }
 
+    /// Whether there is time left once `pause` has passed, nothing standing still meanwhile.
+    #[must_use]
+    pub fn leaves(&self, pause: Duration, now: Instant) -> bool {
+        let mut going = *self;
+        going.go_on(now);
+        later(now, pause) < going.due()
+    }
+
     /// When [`Deadline::passed`] may first say something.
     #[must_use]
     pub fn due(&self) -> Instant {

@@ -4,7 +4,7 @@
 //!            admitted                  input asked
 //! Waiting ─────────────► OnWire ───────────────────► Asking
 //!    ▲                     │  │ settled                 │ answered
-//!    ├── not sent, again ──┘  ▼                         │
+//!    ├── again, by Retry ──┘  ▼                         │
 //!    └──────────────────── Settled ◄── limit, failure ──┘ (and back to Waiting: each round waits like a new call)
 //! ```
 //! From OnWire a refusal of the headers (-32020) leads to Listing, where the tools are listed again, and from there
@@ -16,6 +16,8 @@
 //!
 //! Start reading at [`Exchange::handle_settled`].
 
+mod retry;
+
 use crate::deadline::{Deadline, Limit, Limits};
 use crate::frame::ErrorObject;
 use crate::message::{ClientCapabilities, RawJson};
@@ -26,6 +28,8 @@ use crate::negotiate::{HEADER_MISMATCH, UNSUPPORTED_VERSION};
 use crate::protocol::Outcome;
 use crate::revision::Era;
 use bytes::Bytes;
+use retry::Tries;
+pub use retry::{Chance, Retry};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -47,6 +51,8 @@ pub struct Config {
     pub repeat_after_urls: bool,
     /// Whether a -32020 (2026-07-28) has the tools listed again and the call made again: a tool's call over HTTP.
     pub mirrors: bool,
+    /// Which of its requests are sent again by themselves.
+    pub retry: Retry,
     /// Where it goes on from, if it is the continuation of a call whose interim result was kept.
     pub resumed: Option<Resumed>,
 }
@@ -187,6 +193,7 @@ pub struct Exchange {
     answered: bool,
     /// A refused version or session has been answered with a repeat, which comes once a round.
     refused_once: bool,
+    tries: Tries,
     headers: Headers,
     urls: Urls,
     effects: Effects,
@@ -255,6 +262,7 @@ impl Exchange {
             driving,
             repeat_after_urls,
             mirrors,
+            retry,
             resumed,
         } = config;
         let answered = resumed.is_some();
@@ -276,6 +284,7 @@ impl Exchange {
             era: Era::Modern,
             answered,
             refused_once: false,
+            tries: Tries::new(retry),
             headers: if mirrors { Headers::List } else { Headers::Error },
             urls: if repeat_after_urls {
                 Urls::Visit
@@ -321,14 +330,12 @@ impl Exchange {
     }
 
     /// The request on the wire is over. `written`: the server may have seen it.
-    pub fn handle_settled(&mut self, outcome: Outcome, written: bool, now: Instant) {
+    pub fn handle_settled(&mut self, outcome: Outcome, written: bool, chance: Chance, now: Instant) {
         if self.state != State::OnWire {
             return;
         }
         match outcome {
             Outcome::InputRequired(result) => self.input_required(&result, now),
-            // Nothing of it reached the server: it goes to the connection that comes next.
-            Outcome::Down(_) if !written => self.again(true, now),
             // The connection speaks another version meanwhile; the server did not run the request. In the legacy era
             // the code is the server's own, and says nothing of the kind.
             Outcome::Error(ErrorObject {
@@ -336,17 +343,17 @@ impl Exchange {
                 ..
             }) if self.era == Era::Modern && !self.refused_once => {
                 self.refused_once = true;
-                self.again(false, now);
+                self.again(false, Duration::ZERO, now);
             }
             // There is another session meanwhile, and the refusal says that the request was not run (LHT-03).
             Outcome::SessionLost(_) if !self.refused_once => {
                 self.refused_once = true;
-                self.again(false, now);
+                self.again(false, Duration::ZERO, now);
             }
             // The server speaks another era, which the next connection finds out; it did not run the request (FR-088).
             Outcome::EraChanged(_) if !self.refused_once => {
                 self.refused_once = true;
-                self.again(true, now);
+                self.again(true, Duration::ZERO, now);
             }
             // FR-096: the schema that the headers were made by is not known, or not the server's any more. It did not run
             // the request.
@@ -363,7 +370,7 @@ impl Exchange {
             Outcome::Error(error) if error.code == URLS_REQUIRED && matches!(self.urls, Urls::Visit) => {
                 self.visit(error, written, now);
             }
-            outcome => self.finish(Final::Outcome { outcome, written }),
+            outcome => self.fail(outcome, written, chance, now),
         }
     }
 
@@ -430,7 +437,9 @@ impl Exchange {
                 outcome: Outcome::Error(error),
                 written: true,
             }),
-            Headers::Error | Headers::List | Headers::Listing(_) | Headers::Listed => self.again(false, now),
+            Headers::Error | Headers::List | Headers::Listing(_) | Headers::Listed => {
+                self.again(false, Duration::ZERO, now);
+            }
         }
     }
 
@@ -463,6 +472,19 @@ impl Exchange {
     #[must_use]
     pub fn was_answered(&self) -> bool {
         self.answered
+    }
+
+    /// Whether some request of this call may have run that was sent again: then none that comes after it makes the call
+    /// one that was not sent.
+    #[must_use]
+    pub fn may_have_run(&self) -> bool {
+        self.tries.may_have_run()
+    }
+
+    /// How many requests of the present round failed and were sent again, and how the last of these ended.
+    #[must_use]
+    pub fn failed(&self) -> Option<(u32, &Outcome)> {
+        self.tries.last().map(|last| (self.tries.failed(), last))
     }
 
     /// Whether the tools were listed again for the present round, and it was repeated.
@@ -545,6 +567,7 @@ impl Exchange {
     fn next_round(&mut self, pause: Duration, now: Instant) {
         self.state = State::Waiting;
         self.refused_once = false;
+        self.tries.round();
         if let Headers::Listed = self.headers {
             self.headers = Headers::List;
         }
@@ -557,12 +580,23 @@ impl Exchange {
 
     /// The present round once more: not counted, and without new time. What the host was answering for the request
     /// that is over pauses it no longer.
-    fn again(&mut self, renewed: bool, now: Instant) {
+    fn again(&mut self, renewed: bool, pause: Duration, now: Instant) {
         self.state = State::Waiting;
         self.repeat = true;
         self.deadline.go_on(now);
-        let pause = Duration::ZERO;
         self.effects.push_back(Effect::Admit { renewed, pause });
+    }
+
+    /// The request ended without an answer to it: it is sent again, where the policy says so and the time is enough for
+    /// the pause; else that is how the call ends.
+    fn fail(&mut self, outcome: Outcome, written: bool, chance: Chance, now: Instant) {
+        if let Some((repeat, pause)) = self.tries.allow(&outcome, written, chance)
+            && (pause.is_zero() || self.deadline.leaves(pause, now))
+        {
+            self.tries.note(outcome, repeat);
+            return self.again(repeat.renewed, pause, now);
+        }
+        self.finish(Final::Outcome { outcome, written });
     }
 
     /// Gives up what is under way.

@@ -11,6 +11,7 @@
 //!
 //! Start reading at [`Protocol`], the machine of one connection.
 
+pub mod breaker;
 pub mod brief;
 pub mod deadline;
 pub mod dialect;

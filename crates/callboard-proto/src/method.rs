@@ -113,6 +113,27 @@ impl Method {
     }
 }
 
+impl Method {
+    /// Whether running it changes nothing at the server, by what the protocol says of it: then running it twice does
+    /// no harm. What is not known changes something.
+    #[must_use]
+    pub fn changes_nothing(&self) -> bool {
+        [
+            Self::DISCOVER,
+            Self::PING,
+            Self::TOOLS_LIST,
+            Self::RESOURCES_LIST,
+            Self::RESOURCE_TEMPLATES_LIST,
+            Self::RESOURCES_READ,
+            Self::PROMPTS_LIST,
+            Self::PROMPTS_GET,
+            Self::COMPLETE,
+            Self::TASKS_GET,
+        ]
+        .contains(self)
+    }
+}
+
 /// The member of its params that says what a request is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
@@ -160,5 +181,41 @@ impl Eq for Method {}
 impl fmt::Display for Method {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // FR-043
+    #[test]
+    fn only_what_is_known_to_change_nothing_may_be_run_twice() {
+        #[rustfmt::skip]
+        let table = [
+            ("initialize",               false),
+            ("server/discover",          true),
+            ("ping",                     true),
+            ("tools/list",               true),
+            ("tools/call",               false),
+            ("resources/list",           true),
+            ("resources/templates/list", true),
+            ("resources/read",           true),
+            ("prompts/list",             true),
+            ("prompts/get",              true),
+            ("completion/complete",      true),
+            ("logging/setLevel",         false),
+            ("tasks/get",                true),
+            ("tasks/update",             false),
+            ("tasks/cancel",             false),
+            ("subscriptions/listen",     false),
+            ("notifications/cancelled",  false),
+            ("elicitation/create",       false),
+            ("vendor/list",              false),
+            ("TOOLS/LIST",               false),
+        ];
+        for (method, changes_nothing) in table {
+            assert_eq!(Method::new(method).changes_nothing(), changes_nothing, "{method}");
+        }
     }
 }

@@ -10,7 +10,7 @@
 
 use crate::brief::Brief;
 use crate::headers;
-use crate::message::{Item, Page, RawJson, Rejected};
+use crate::message::{Item, Page, RawJson, Rejected, Tool, ToolAnnotations};
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -97,22 +97,36 @@ pub struct Seen {
     pub tool: String,
     /// Its marks, perhaps none; or why they are not valid.
     pub marks: Result<Marks, Invalid>,
+    /// It is marked as read-only or idempotent: running it twice does no harm, by its server's word.
+    pub repeatable: bool,
 }
 
-/// Moves the tools whose marks are not valid from the items of a page to those that are rejected, and says what each
-/// tool has marked (HDR-05). On pages of anything else it does nothing.
-pub fn sift<T: Item>(page: &mut Page<T>) -> Vec<Seen> {
+/// What the tools of a page are like; on pages of anything else it does nothing. Where `mirrors`, marks are looked for
+/// too, and tools whose marks are not valid are moved from the items to those that are rejected (HDR-05).
+pub fn sift<T: Item>(page: &mut Page<T>, mirrors: bool) -> Vec<Seen> {
     let mut seen = Vec::new();
+    if !mirrors {
+        seen.extend(page.items.iter().filter_map(|item| {
+            let tool = item.as_tool()?;
+            Some(Seen {
+                tool: tool.name.clone(),
+                marks: Ok(Marks::default()),
+                repeatable: is_repeatable(tool),
+            })
+        }));
+        return seen;
+    }
     let items = std::mem::take(&mut page.items);
     for item in items {
         let Some(tool) = item.as_tool() else {
             page.items.push(item);
             continue;
         };
-        let (tool, raw, marks) = (
+        let (tool, raw, marks, repeatable) = (
             tool.name.clone(),
             tool.raw().clone(),
             Marks::of(&tool.input_schema),
+            is_repeatable(tool),
         );
         match &marks {
             Ok(_) => page.items.push(item),
@@ -123,9 +137,18 @@ pub fn sift<T: Item>(page: &mut Page<T>) -> Vec<Seen> {
                 readable: true,
             }),
         }
-        seen.push(Seen { tool, marks });
+        seen.push(Seen {
+            tool,
+            marks,
+            repeatable,
+        });
     }
     seen
+}
+
+fn is_repeatable(tool: &Tool) -> bool {
+    let hints = tool.annotations.as_ref();
+    hints.is_some_and(ToolAnnotations::is_idempotent)
 }
 
 impl Marks {

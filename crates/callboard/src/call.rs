@@ -27,7 +27,7 @@ use crate::spawner::SpawnMsg;
 use crate::telemetry::Observed;
 use callboard_proto::Method;
 use callboard_proto::envelope::{Params, is_traceparent};
-use callboard_proto::exchange::{self, Driving, Resumed};
+use callboard_proto::exchange::{self, Driving, Resumed, Retry};
 use callboard_proto::message::{Item, Page, RawJson, RawResult, ToolList, ToolResult};
 use callboard_proto::mirror::{self, Seen};
 use callboard_proto::mrtr::{Caps, InputKind, Kinds};
@@ -44,13 +44,13 @@ use tokio::sync::{mpsc, oneshot};
 /// How a call's raw result becomes what its await gives.
 type Decode<T> = fn(RawResult) -> Result<T, serde_json::Error>;
 
-/// Takes out of a list what is not to be there, and says what it marks for headers.
-type Sift<T> = fn(&mut T) -> Vec<Seen>;
+/// Says what the tools of a list are like; where marks for headers count, takes out of it what is not to be there.
+type Sift<T> = fn(&mut T, bool) -> Vec<Seen>;
 
 /// How an answer is read.
 struct Reading<T> {
     decode: Decode<T>,
-    /// For lists of tools, where marks count.
+    /// For lists of tools.
     sift: Option<Sift<T>>,
 }
 
@@ -129,7 +129,7 @@ impl<'a, T> Call<'a, T> {
         }
     }
 
-    /// The call lists tools: over modern Streamable HTTP `sift` goes over what came.
+    /// The call lists tools: `sift` goes over what came.
     pub(crate) fn sifted(mut self, sift: Sift<T>) -> Self {
         self.reading.sift = Some(sift);
         self
@@ -159,6 +159,20 @@ impl<'a, T> Call<'a, T> {
     /// is longer.
     pub fn max_total(mut self, limit: Duration) -> Self {
         self.prepared.options.limits.max_total = Some(limit);
+        self
+    }
+
+    /// Which of its requests are sent again by themselves, within `timeout` and `max_total`. Default: the server's, else
+    /// the hub's, [`Retry::NotSent`].
+    ///
+    /// ```
+    /// # use callboard::{CallError, Client, Retry, ToolResult};
+    /// # async fn read(files: &Client) -> Result<ToolResult, CallError> {
+    /// files.call_tool("read_text_file", ()).retry(Retry::Idempotent).await
+    /// # }
+    /// ```
+    pub fn retry(mut self, policy: Retry) -> Self {
+        self.prepared.options.limits.retry = Some(policy);
         self
     }
 
@@ -399,9 +413,10 @@ impl Prepared<'_> {
         }
         params.meta_mut().append(&options.meta);
         let now = clock::now();
-        let (limits, assigns, declared, handled, http) = slot.with_state(|state| {
+        let (limits, retry, assigns, declared, handled, http) = slot.with_state(|state| {
             (
                 options.limits(&state.config.defaults, &shared.defaults),
+                options.retry(&state.config.defaults, &shared.defaults),
                 options.assigns(&state.config.defaults, &shared.defaults),
                 options
                     .declared(&state.declared)
@@ -450,6 +465,7 @@ impl Prepared<'_> {
                 driving,
                 repeat_after_urls: options.repeat_after_urls,
                 mirrors: http && method == Method::TOOLS_CALL,
+                retry,
                 resumed,
             },
             params,
@@ -532,15 +548,19 @@ fn decoded<T>(
         ));
         CallError::new(client.name(), method, Failure::new(kind, Delivery::Answered))
     })?;
-    if mirrors && let Some(sift) = reading.sift {
-        client.slot.mirrors.learn(client.name(), sift(&mut decoded));
+    if let Some(sift) = reading.sift {
+        let seen = sift(&mut decoded, mirrors);
+        client.slot.hints.learn(&seen);
+        if mirrors {
+            client.slot.mirrors.learn(client.name(), seen);
+        }
     }
     Ok(decoded)
 }
 
-/// What a list of tools marks, read of the raw answer, which stays as it is.
-pub(crate) fn marks_of(list: &mut RawResult) -> Vec<Seen> {
-    ToolList::from_raw(list.clone()).map_or_else(|_| Vec::new(), |mut page| mirror::sift(&mut page))
+/// What a list of tools says of them, read of the raw answer, which stays as it is.
+pub(crate) fn marks_of(list: &mut RawResult, mirrors: bool) -> Vec<Seen> {
+    ToolList::from_raw(list.clone()).map_or_else(|_| Vec::new(), |mut page| mirror::sift(&mut page, mirrors))
 }
 
 /// Serialises what a caller gave as params.

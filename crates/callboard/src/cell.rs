@@ -36,6 +36,8 @@ pub(crate) struct CallCell {
     deadline: AtomicU64,
     /// The first byte of the latest request was handed to the operating system.
     written: AtomicBool,
+    /// A request before it was written, ended without an answer, and was sent again.
+    may_have_run: AtomicBool,
     /// The watchdog found the call overdue.
     overdue: AtomicBool,
     /// The caller took its safety net instead of an answer.
@@ -49,6 +51,7 @@ impl CallCell {
             epoch,
             deadline: AtomicU64::new(0),
             written: AtomicBool::new(false),
+            may_have_run: AtomicBool::new(false),
             overdue: AtomicBool::new(false),
             caller_timeout: AtomicBool::new(false),
             caller: AtomicWaker::new(),
@@ -71,6 +74,16 @@ impl CallCell {
     /// Before a request is submitted again under a fresh id.
     pub(crate) fn reset_written(&self) {
         self.written.store(false, Ordering::Release);
+    }
+
+    /// The latest request may have run, and is sent again.
+    pub(crate) fn set_may_have_run(&self) {
+        self.may_have_run.store(true, Ordering::Release);
+    }
+
+    /// Whether some request of the call may have run, as far as is known without its actor.
+    pub(crate) fn may_have_run(&self) -> bool {
+        self.is_written() || self.may_have_run.load(Ordering::Acquire)
     }
 
     /// Whether the caller left by its safety net.

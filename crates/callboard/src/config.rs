@@ -8,6 +8,8 @@ mod web;
 use crate::error::ConfigError;
 use crate::options::{Defaults, declare};
 use ::url::Url;
+use callboard_proto::breaker::Breaker;
+use callboard_proto::exchange::Retry;
 use callboard_proto::message::ClientCapabilities;
 use callboard_proto::mrtr::InputKind;
 use callboard_proto::negotiate::{Channel, EraChoice};
@@ -91,6 +93,7 @@ pub struct ServerConfig {
     pub(crate) idle_stop: Option<Duration>,
     keep_alive: Option<Duration>,
     keep_alive_limit: Duration,
+    pub(crate) breaker: Option<Breaker>,
 }
 
 /// How a server is reached.
@@ -285,6 +288,7 @@ impl ServerConfig {
             idle_stop: None,
             keep_alive: None,
             keep_alive_limit: Duration::from_secs(10),
+            breaker: None,
         }
     }
 
@@ -389,6 +393,31 @@ impl ServerConfig {
     #[must_use]
     pub fn max_total(mut self, limit: Duration) -> Self {
         self.defaults.max_total = Some(limit);
+        self
+    }
+
+    /// Which requests are sent again by themselves, for calls that say nothing of their own. Default: the hub's,
+    /// [`Retry::NotSent`].
+    #[must_use]
+    pub fn retry(mut self, policy: Retry) -> Self {
+        self.defaults.retry = Some(policy);
+        self
+    }
+
+    /// Refuses calls at once while the server cannot be reached, with
+    /// [`CallErrorKind::CircuitOpen`](crate::CallErrorKind::CircuitOpen), instead of having them wait for it. Default:
+    /// none.
+    ///
+    /// ```
+    /// # use callboard::{Breaker, ServerConfig};
+    /// # use std::time::Duration;
+    /// let docs = ServerConfig::http("docs", "https://docs.example/mcp")?
+    ///     .breaker(Breaker::after(5).open_for(Duration::from_secs(10)));
+    /// # Ok::<(), callboard::ConfigError>(())
+    /// ```
+    #[must_use]
+    pub fn breaker(mut self, breaker: Breaker) -> Self {
+        self.breaker = Some(breaker);
         self
     }
 
@@ -578,6 +607,15 @@ impl ServerConfig {
     /// Whether it is a child process.
     pub(crate) fn is_process(&self) -> bool {
         matches!(self.reach, Reach::Stdio(_))
+    }
+
+    /// Whether both lead to the same tools: the same program with the same arguments, or the same place.
+    pub(crate) fn shares_tools(&self, other: &Self) -> bool {
+        match &self.reach {
+            // A query may choose the tools.
+            Reach::Http(_) => self.shares_url(other),
+            _ => self.same_server(other),
+        }
     }
 
     /// Whether both lead to the same URL.

@@ -27,6 +27,7 @@ struct Parts {
     delivery: Delivery,
     /// What was tried to mend it.
     tried: Option<String>,
+    attempts: u32,
     pending: Option<PendingInput>,
 }
 
@@ -58,6 +59,17 @@ pub enum CallErrorKind {
         limit: usize,
         /// The option that sets it: `max_waiting`, or, for a call that a handler makes, `max_in_flight`.
         option: &'static str,
+    },
+    /// The server cannot be reached, and its circuit breaker is open
+    /// ([`ServerConfig::breaker`](crate::ServerConfig::breaker)).
+    #[error("its circuit breaker is open, for {open_for:.1?} now, after: {reason}; {}", next_probe(*.retry_in))]
+    CircuitOpen {
+        /// How long it has been open.
+        open_for: Duration,
+        /// The latest failure that counted.
+        reason: String,
+        /// When a call is let through again as a probe; `None` while one is under way.
+        retry_in: Option<Duration>,
     },
     /// A limit of the call passed; a server that had it has been told to stop.
     #[error("no answer within {after:?}, {stage}{}", advice(*.stage, *.which, .reason.as_deref()))]
@@ -207,6 +219,7 @@ impl CallError {
             kind,
             delivery,
             tried,
+            attempts,
         } = failure;
         let (server, method) = (server.clone(), method.clone());
         Self(Box::new(Parts {
@@ -215,6 +228,7 @@ impl CallError {
             kind,
             delivery,
             tried,
+            attempts,
             pending: None,
         }))
     }
@@ -240,6 +254,13 @@ impl CallError {
     #[must_use]
     pub fn delivery(&self) -> Delivery {
         self.0.delivery
+    }
+
+    /// How many requests were made for it, in the round in which it ended: 0 where it came to none, more than 1 where it
+    /// was sent again by its [`Retry`](crate::Retry) policy. One that never left counts too.
+    #[must_use]
+    pub fn attempts(&self) -> u32 {
+        self.0.attempts
     }
 
     /// The server the call was for.
@@ -300,6 +321,7 @@ impl CallErrorKind {
         match self {
             Self::NotReady { .. } => "not_ready",
             Self::Overloaded { .. } => "overloaded",
+            Self::CircuitOpen { .. } => "circuit_open",
             Self::Timeout { .. } => "timeout",
             Self::ConnectionDown { .. } => "connection_down",
             Self::Rpc { .. } => "rpc",
@@ -367,6 +389,8 @@ pub(crate) struct Failure {
     pub(crate) delivery: Delivery,
     /// What was tried to mend it, in words.
     pub(crate) tried: Option<String>,
+    /// How many requests were made for it.
+    pub(crate) attempts: u32,
 }
 
 impl Failure {
@@ -375,6 +399,7 @@ impl Failure {
             kind,
             delivery,
             tried: None,
+            attempts: 0,
         }
     }
 
@@ -582,6 +607,14 @@ fn saying(body: &str) -> String {
         String::new()
     } else {
         format!(", `{body}`")
+    }
+}
+
+/// When a breaker lets a call through again.
+fn next_probe(retry_in: Option<Duration>) -> String {
+    match retry_in {
+        Some(wait) => format!("a call goes through again in {wait:.1?}"),
+        None => "a call is under way that finds out whether the server is back".to_owned(),
     }
 }
 

@@ -13,6 +13,7 @@ use crate::shared::{Settings, Shared};
 use crate::slot::{self, Phase, Slot, SlotState};
 use crate::supervisor::{Order, SupMsg};
 use actix::Recipient;
+use callboard_proto::exchange::Retry;
 use callboard_proto::message::{
     DiscoverResult, ElicitRequest, ElicitResult, Implementation, InitializeResult, LogMessage, RawJson,
     RawResult, Root, SampleRequest, SampleResult, ServerCapabilities,
@@ -452,6 +453,13 @@ impl HubBuilder {
     /// The longest time for a whole call, where neither call nor server say otherwise. Default 10 minutes.
     pub fn max_total(mut self, limit: Duration) -> Self {
         self.settings.defaults.max_total = Some(limit);
+        self
+    }
+
+    /// Which requests are sent again by themselves, where neither call nor server say otherwise. Default:
+    /// [`Retry::NotSent`].
+    pub fn retry(mut self, policy: Retry) -> Self {
+        self.settings.defaults.retry = Some(policy);
         self
     }
 

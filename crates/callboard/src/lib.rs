@@ -35,6 +35,7 @@
 mod actor;
 mod call;
 mod cell;
+mod chance;
 mod client;
 mod clock;
 mod config;
@@ -59,7 +60,9 @@ mod telemetry;
 mod trap;
 
 pub use call::{Call, ManualCall, Outcome, Pages, Running};
+pub use callboard_proto::breaker::Breaker;
 pub use callboard_proto::deadline::Limit;
+pub use callboard_proto::exchange::Retry;
 pub use callboard_proto::message;
 pub use callboard_proto::message::{
     ContentBlock, ElicitRequest, ElicitResult, RawResult, Root, SampleRequest, SampleResult, Tool, ToolList,

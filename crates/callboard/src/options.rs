@@ -4,6 +4,7 @@ use crate::clock::{self, Instant};
 use crate::config::ServerName;
 use callboard_proto::deadline::Limits;
 use callboard_proto::envelope::CallerMeta;
+use callboard_proto::exchange::Retry;
 use callboard_proto::message::{self, ClientCapabilities, RawJson};
 use callboard_proto::mrtr::InputKind;
 use serde_json::{Map, Value};
@@ -17,6 +18,7 @@ use std::time::Duration;
 pub(crate) struct Defaults {
     pub(crate) timeout: Option<Duration>,
     pub(crate) max_total: Option<Duration>,
+    pub(crate) retry: Option<Retry>,
     pub(crate) assigns: Map<String, Value>,
 }
 
@@ -93,6 +95,12 @@ impl Options {
         }
     }
 
+    /// The policy that holds, by precedence.
+    pub(crate) fn retry(&self, server: &Defaults, hub: &Defaults) -> Retry {
+        let given = self.limits.retry.or(server.retry).or(hub.retry);
+        given.unwrap_or_default()
+    }
+
     /// The assigns that hold: all of them, the call's over the server's over the hub's.
     pub(crate) fn assigns(&self, server: &Defaults, hub: &Defaults) -> Arc<Map<String, Value>> {
         if self.limits.assigns.is_empty() && server.assigns.is_empty() && hub.assigns.is_empty() {
@@ -137,6 +145,7 @@ impl fmt::Debug for Options {
         f.debug_struct("Options")
             .field("timeout", &self.limits.timeout)
             .field("max_total", &self.limits.max_total)
+            .field("retry", &self.limits.retry)
             .field("reset_on_progress", &self.reset_on_progress)
             .field(
                 "headers",
@@ -161,7 +170,7 @@ mod tests {
         Defaults {
             timeout: secs(timeout),
             max_total: secs(max_total),
-            assigns: Map::new(),
+            ..Defaults::default()
         }
     }
 
@@ -190,6 +199,32 @@ mod tests {
             assert_eq!(
                 (held.timeout.as_secs(), held.max_total.as_secs()),
                 (timeout, max_total),
+                "{call:?} {server:?} {hub:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_policy_of_the_call_wins_too() {
+        let of = |retry| Defaults {
+            retry,
+            ..Defaults::default()
+        };
+        let (never, idempotent) = (Some(Retry::Never), Some(Retry::Idempotent));
+        let table = [
+            (None, None, None, Retry::NotSent),
+            (None, None, never, Retry::Never),
+            (None, idempotent, never, Retry::Idempotent),
+            (Some(Retry::NotSent), idempotent, never, Retry::NotSent),
+        ];
+        for (call, server, hub, held) in table {
+            let options = Options {
+                limits: of(call),
+                ..Options::default()
+            };
+            assert_eq!(
+                options.retry(&of(server), &of(hub)),
+                held,
                 "{call:?} {server:?} {hub:?}"
             );
         }

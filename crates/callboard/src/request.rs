@@ -12,6 +12,7 @@
 
 use crate::actor::{self, Driven};
 use crate::cell::CallCell;
+use crate::chance;
 use crate::client::Client;
 use crate::clock::{self, Instant};
 use crate::connection::{ConnMsg, ConnRef, Submit};
@@ -27,7 +28,7 @@ use crate::trap::Place;
 use actix::{Actor, ActorContext as _, Addr, AsyncContext as _, Context, Handler, Message};
 use bytes::Bytes;
 use callboard_proto::envelope::Params;
-use callboard_proto::exchange::{At, Config, Effect, Exchange, Final, Pending};
+use callboard_proto::exchange::{At, Chance, Config, Effect, Exchange, Final, Pending, Retry};
 use callboard_proto::message::{self, RawJson};
 use callboard_proto::mrtr::{Failed, HandlerError, InputRequest};
 use callboard_proto::negotiate::{HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED_VERSION};
@@ -120,6 +121,7 @@ struct Inner {
     traceparent: Option<String>,
     assigns: Arc<Map<String, Value>>,
     exchange: Exchange,
+    retry: Retry,
     max_total: Duration,
     cell: Arc<CallCell>,
     reply: Option<oneshot::Sender<Reply>>,
@@ -193,6 +195,8 @@ impl Message for ReqEvent {
 pub(crate) struct Monitor {
     request: Option<Addr<Request>>,
     cell: Arc<CallCell>,
+    /// Where somebody else wants to know too that it is written.
+    mark: Option<Arc<dyn WireMark>>,
     pub(crate) method: Method,
     pub(crate) assigns: Arc<Map<String, Value>>,
     pub(crate) max_total: Duration,
@@ -218,7 +222,10 @@ impl Monitor {
 
     /// The mark for the transport.
     pub(crate) fn mark(&self) -> Arc<dyn WireMark> {
-        Arc::clone(&self.cell) as Arc<dyn WireMark>
+        match &self.mark {
+            Some(mark) => Arc::clone(mark),
+            None => Arc::clone(&self.cell) as Arc<dyn WireMark>,
+        }
     }
 }
 
@@ -264,7 +271,7 @@ impl Request {
         let (alias, receiver) = actor::mailbox();
         shared.gauges.requests.raise();
         let max_total = start.exchange.limits.max_total;
-        let mirrors = start.exchange.mirrors;
+        let (mirrors, retry) = (start.exchange.mirrors, start.exchange.retry);
         let request = Self(Box::new(Inner {
             shared: Arc::clone(shared),
             slot: start.slot,
@@ -275,6 +282,7 @@ impl Request {
             traceparent: start.traceparent,
             assigns: start.assigns,
             exchange: Exchange::start(start.exchange, start.started.into_std()),
+            retry,
             max_total,
             cell: start.cell,
             reply: Some(start.reply),
@@ -343,6 +351,8 @@ impl Inner {
         let key = self.slot.next_id();
         let alias = self.alias.take().unwrap_or_else(|| context.address());
         self.cell.reset_written();
+        let probe = admission.passes.outage.as_ref();
+        let mark = probe.and_then(|probe| probe.mark(Arc::clone(&self.cell)));
         self.stage.set(Stage::Answer);
         self.latest = f64::NEG_INFINITY;
         self.leg = Some(self.observed.leg(key, admission.conn.revision()));
@@ -359,6 +369,7 @@ impl Inner {
             monitor: Monitor {
                 request: Some(alias),
                 cell: Arc::clone(&self.cell),
+                mark,
                 method: self.method(),
                 assigns: Arc::clone(&self.assigns),
                 max_total: self.max_total,
@@ -429,19 +440,15 @@ impl Inner {
             .take()
             .filter(|_| renewed)
             .map(|admission| admission.conn.generation);
-        if self.exchange.sent() > 0 && self.rank == Rank::Call {
+        // What is to be sent again after a pause waits as a call does, lest a server that turns calls away has any number
+        // of them wait; what comes back from a connection that is gone does not, since so many were on it.
+        let is_new = !self.exchange.was_answered() && !pause.is_zero();
+        if self.exchange.sent() > 0 && self.rank == Rank::Call && !is_new {
             self.rank = Rank::Round;
         }
         self.stage.set(Stage::Connecting);
-        let admit = Arc::clone(&self.slot).admit(self.rank, stale, Rc::clone(&self.stage));
-        self.admitting = Some(if pause.is_zero() {
-            Box::pin(admit)
-        } else {
-            Box::pin(async move {
-                tokio::time::sleep(pause).await;
-                admit.await
-            })
-        });
+        let admit = Arc::clone(&self.slot).admit(self.rank, stale, pause, Rc::clone(&self.stage));
+        self.admitting = Some(Box::pin(admit));
     }
 
     /// Has the inputs of a round answered, one after the other.
@@ -515,17 +522,63 @@ impl Inner {
             return;
         };
         guard.armed = false;
+        let generation = guard.conn.generation;
         if let Some(leg) = self.leg.take() {
             leg.end(&outcome);
         }
         let written = self.cell.is_written();
-        // While the hub closes there is no next connection to go to.
-        let outcome = match outcome {
-            Outcome::Down(down) if self.shared.is_closing() => Outcome::Lost(down.to_string()),
-            outcome => outcome,
+        self.tell_circuits(&outcome, written, generation);
+        let chance = match outcome {
+            Outcome::Result(_) | Outcome::InputRequired(_) => Chance::NONE,
+            _ => self.chance(),
         };
         self.exchange
-            .handle_settled(outcome, written, clock::now().into_std());
+            .handle_settled(outcome, written, chance, clock::now().into_std());
+        if self.exchange.may_have_run() {
+            self.cell.set_may_have_run();
+        }
+    }
+
+    /// Tells who wants to know whether there is a way to the server.
+    fn tell_circuits(&mut self, outcome: &Outcome, written: bool, generation: u64) {
+        let Some(admission) = &mut self.admission else {
+            return;
+        };
+        let passes = std::mem::take(&mut admission.passes);
+        let reason = || self.cause(outcome, written);
+        match passes.outage {
+            Some(probe) => probe.report(outcome, generation, reason),
+            None => self.slot.note_outage(generation, outcome, reason),
+        }
+        if let Some(breaker) = passes.breaker {
+            breaker.report(outcome, generation, reason);
+        }
+    }
+
+    /// What a request that failed may hope for.
+    fn chance(&self) -> Chance {
+        let method = self.method();
+        let harmless = self.retry == Retry::Idempotent
+            && (method.changes_nothing()
+                || method == Method::TOOLS_CALL
+                    && self
+                        .params
+                        .target(&method)
+                        .is_some_and(|tool| self.slot.hints.may_repeat(&tool)));
+        Chance {
+            // While the hub closes there is no next connection to go to.
+            open: !self.shared.is_closing(),
+            harmless,
+            roll: chance::roll(),
+        }
+    }
+
+    /// How a request ended, in words.
+    fn cause(&self, outcome: &Outcome, written: bool) -> String {
+        let (era, method) = (self.exchange.era(), self.method());
+        failure_of(outcome.clone(), written, era, &method)
+            .kind
+            .to_string()
     }
 
     fn progress(&mut self, key: Key, params: Bytes) {
@@ -578,13 +631,17 @@ impl Inner {
         self.listing = None;
         self.admitting = None;
         self.admission = None;
+        let ended_by = match &how {
+            Final::Outcome { .. } => Some(true),
+            Final::Expired {
+                at: At::OnWire | At::Paused,
+                ..
+            } => Some(false),
+            _ => None,
+        };
         let mut answer = self.answer_of(how, mirrors);
-        // A call that was answered in part is not as if it had never left.
-        if let Err(failure) = &mut answer
-            && failure.delivery == Delivery::NotSent
-            && self.exchange.was_answered()
-        {
-            failure.delivery = Delivery::Answered;
+        if let Err(failure) = &mut answer {
+            self.add_tries(failure, ended_by);
         }
         self.observed.end(&answer, self.exchange.sent());
         if let Some(sender) = self.reply.take() {
@@ -595,6 +652,45 @@ impl Inner {
             });
         }
         context.stop();
+    }
+
+    /// Adds what became of the requests before. `ended_by`: the call ended with a request, by its outcome (`true`) or
+    /// while it was on the wire.
+    fn add_tries(&self, failure: &mut Failure, ended_by: Option<bool>) {
+        // What may have run has; and a call that was answered in part is not as if it had never left.
+        if failure.delivery == Delivery::NotSent {
+            if self.exchange.may_have_run() {
+                failure.delivery = Delivery::Unknown;
+            } else if self.exchange.was_answered() {
+                failure.delivery = Delivery::Answered;
+            }
+        }
+        let failed = self.exchange.failed();
+        let before = failed.as_ref().map_or(0, |(failed, _)| *failed);
+        failure.attempts = before + u32::from(ended_by.is_some());
+        let Some((before, last)) = failed else { return };
+        let times = |count: u32| match count {
+            1 => "once".to_owned(),
+            2 => "twice".to_owned(),
+            count => format!("{count} times"),
+        };
+        let tries = match ended_by {
+            Some(true) => format!("it was tried {}", times(before + 1)),
+            Some(false) => format!(
+                "it was tried {} before, and failed: {}",
+                times(before),
+                self.cause(last, true)
+            ),
+            None => format!(
+                "it was tried {}, and failed: {}",
+                times(before),
+                self.cause(last, true)
+            ),
+        };
+        failure.tried = Some(match failure.tried.take() {
+            Some(other) => format!("{tries}; {other}"),
+            None => tries,
+        });
     }
 
     /// `mirrors`: the last request went over modern Streamable HTTP.

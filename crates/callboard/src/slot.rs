@@ -7,6 +7,9 @@
 //! ```
 //! The state is written by the supervisor alone; everybody reads it.
 
+mod circuit;
+mod halves;
+mod hints;
 mod mirrors;
 
 use crate::call;
@@ -24,7 +27,10 @@ use actix::Addr;
 use callboard_proto::message::{ClientCapabilities, LoggingLevel};
 use callboard_proto::mrtr::Kinds;
 use callboard_proto::negotiate::OpeningFailure;
+use callboard_proto::protocol::Outcome;
 use callboard_proto::wire::{Key, Keys};
+use circuit::{Circuit, Pass, Tripped};
+use hints::Hints;
 use mirrors::Mirrors;
 use std::cell::Cell;
 use std::rc::Rc;
@@ -49,6 +55,8 @@ pub(crate) struct Slot {
     log_level: Mutex<Option<LoggingLevel>>,
     /// Which arguments of its tools are mirrored in headers.
     pub(crate) mirrors: Mirrors,
+    /// Which of its tools may be run twice.
+    pub(crate) hints: Hints,
     /// Answers what the server asks, on the host's runtime.
     pub(crate) dispatcher: Dispatcher,
     pub(crate) meters: Arc<Meters>,
@@ -133,6 +141,10 @@ pub(crate) struct Gate {
     max_in_flight: usize,
     waiting: AtomicUsize,
     max_waiting: usize,
+    /// For a server that is connected to anew for each request: its calls wait while it cannot be reached.
+    outage: Option<Arc<Circuit>>,
+    /// The breaker that the configuration asks for.
+    breaker: Option<Arc<Circuit>>,
 }
 
 /// Which places on the wire a request may take. The reserve keeps calls from waiting for themselves: a round of a
@@ -151,7 +163,17 @@ pub(crate) enum Rank {
 #[derive(Debug)]
 pub(crate) struct Admission {
     pub(crate) conn: Arc<ConnRef>,
+    /// To be told how the request ended.
+    pub(crate) passes: Passes,
     _permit: OwnedSemaphorePermit,
+}
+
+/// The rights to go past the circuits of a server. Dropped, they are given back.
+#[derive(Debug, Default)]
+pub(crate) struct Passes {
+    /// Where there is an outage, and this is its probe.
+    pub(crate) outage: Option<Pass>,
+    pub(crate) breaker: Option<Pass>,
 }
 
 impl Slot {
@@ -186,6 +208,7 @@ impl Slot {
             removed: AtomicBool::new(false),
             log_level: Mutex::new(None),
             mirrors: Mirrors::default(),
+            hints: Hints::default(),
             dispatcher,
             meters,
             events,
@@ -221,6 +244,9 @@ impl Slot {
             // Another server's schemas say nothing of this one's.
             if !state.config.shares_url(config) {
                 self.mirrors.clear();
+            }
+            if !state.config.shares_tools(config) {
+                self.hints.clear();
             }
             state.gate = Arc::new(Gate::new(config));
             state.declared = config.declares(self.dispatcher.declares());
@@ -328,26 +354,33 @@ impl Slot {
             return None;
         };
         let permit = state.gate.try_take(rank)?;
+        let passes = state.gate.try_pass()?;
         self.note_use(now);
         Some(Admission {
             conn: Arc::clone(conn),
+            passes,
             _permit: permit,
         })
     }
 
     /// Waits until the server is ready and there is a place on the wire, in this order.
     ///
-    /// `stale` is a generation that is known to be gone, though the state may not say so yet. `stage` tells
-    /// what is waited for. Cancel safe. Fails at once where waiting is of no use.
+    /// `stale` is a generation that is known to be gone, though the state may not say so yet. `pause` passes first, and
+    /// counts as waiting. `stage` tells what is waited for. Cancel safe. Fails at once where waiting is of no use.
     pub(crate) async fn admit(
         self: Arc<Self>,
         rank: Rank,
         stale: Option<u64>,
+        pause: Duration,
         stage: Rc<Cell<Stage>>,
     ) -> Result<Admission, Failure> {
         let gate = Arc::clone(&self.state.borrow().gate);
+        gate.check_breaker()?;
         // A call that has been on the wire is not turned away between its rounds.
         let _waiting = (rank == Rank::Call).then(|| Waiting::new(&gate)).transpose()?;
+        if !pause.is_zero() {
+            tokio::time::sleep(pause).await;
+        }
         let mut states = self.state.subscribe();
         loop {
             if self.removed.load(Ordering::Acquire) {
@@ -361,6 +394,14 @@ impl Slot {
                 Phase::Ready { conn, .. } | Phase::Draining { conn, .. }
                     if stale != Some(conn.generation) =>
                 {
+                    state.gate.check_breaker()?;
+                    if let Some(outage) = state.gate.held_by() {
+                        tokio::select! {
+                            () = outage.wait() => {}
+                            _ = states.changed() => {}
+                        }
+                        continue;
+                    }
                     stage.set(Stage::Queued);
                     let permit = match rank {
                         Rank::Handler => state.gate.try_take(rank).ok_or_else(|| {
@@ -371,10 +412,13 @@ impl Slot {
                         })?,
                         Rank::Call | Rank::Round => state.gate.take(rank).await,
                     };
-                    if !states.has_changed().unwrap_or(false) {
+                    if !states.has_changed().unwrap_or(false)
+                        && let Some(passes) = state.gate.pass()?
+                    {
                         self.note_use(clock::now());
                         return Ok(Admission {
                             conn,
+                            passes,
                             _permit: permit,
                         });
                     }
@@ -425,6 +469,33 @@ impl Slot {
     }
 }
 
+/// A call that an open circuit turns away.
+fn refused(tripped: Tripped) -> Failure {
+    let now = clock::now();
+    Failure::not_sent(CallErrorKind::CircuitOpen {
+        open_for: now.saturating_duration_since(tripped.since),
+        reason: tripped.reason.to_string(),
+        retry_in: tripped.next.map(|next| next.saturating_duration_since(now)),
+    })
+}
+
+impl Slot {
+    /// A request on the connection of this generation ended so, that had no pass of the outage: there was none then.
+    pub(crate) fn note_outage(&self, generation: u64, outcome: &Outcome, reason: impl FnOnce() -> String) {
+        if !matches!(outcome, Outcome::Unreachable(_)) {
+            return;
+        }
+        let outage = self.with_state(|state| match &state.phase {
+            // A former configuration's says nothing of the present one.
+            Phase::Ready { conn, .. } if conn.generation == generation => state.gate.outage.clone(),
+            _ => None,
+        });
+        if let Some(outage) = outage {
+            outage.note(outcome, reason);
+        }
+    }
+}
+
 /// Why a removed server takes no calls.
 pub(crate) const REMOVED: &str = "it was removed";
 
@@ -442,7 +513,52 @@ impl Gate {
             max_in_flight: config.max_in_flight,
             waiting: AtomicUsize::new(0),
             max_waiting: config.max_waiting,
+            outage: config.is_http().then(|| Arc::new(Circuit::outage())),
+            breaker: config.breaker.map(|breaker| Arc::new(Circuit::breaker(breaker))),
         }
+    }
+
+    /// What a call needs to go at once; `None` where it has to wait, or to be refused.
+    fn try_pass(&self) -> Option<Passes> {
+        if self.outage.as_ref().is_some_and(|outage| outage.is_open()) {
+            return None;
+        }
+        let breaker = self.breaker.as_ref().map(Circuit::enter).transpose().ok()?;
+        Some(Passes {
+            outage: None,
+            breaker,
+        })
+    }
+
+    /// The same for a call that has waited; `None` where it has to wait longer.
+    fn pass(&self) -> Result<Option<Passes>, Failure> {
+        let outage = self.outage.as_ref().filter(|outage| outage.is_open());
+        let Ok(outage) = outage.map(Circuit::enter).transpose() else {
+            return Ok(None);
+        };
+        let breaker = self.breaker.as_ref().map(Circuit::enter).transpose();
+        let breaker = breaker.map_err(refused)?;
+        Ok(Some(Passes { outage, breaker }))
+    }
+
+    /// Fails while the breaker is open.
+    fn check_breaker(&self) -> Result<(), Failure> {
+        match &self.breaker {
+            Some(breaker) => breaker.look().map_err(refused),
+            None => Ok(()),
+        }
+    }
+
+    /// The outage that a call has to wait for.
+    fn held_by(&self) -> Option<&Circuit> {
+        let outage = self.outage.as_deref()?;
+        outage.look().is_err().then_some(outage)
+    }
+
+    /// Why its calls wait though it is ready, if they do.
+    fn outage(&self) -> Option<Arc<str>> {
+        let outage = self.outage.as_ref().filter(|outage| outage.is_open())?;
+        Some(outage.reason())
     }
 
     /// How many places are taken, those of the reserve included.
@@ -495,7 +611,10 @@ impl SlotState {
             Phase::Negotiating { after: Some(reason) } => {
                 format!("it is reached and being opened again after: {reason}")
             }
-            Phase::Ready { .. } => "it is ready".to_owned(),
+            Phase::Ready { .. } => match self.gate.outage() {
+                Some(reason) => format!("it is tried again and again after: {reason}"),
+                None => "it is ready".to_owned(),
+            },
             Phase::Restarting { reason, at, .. } => {
                 format!("it restarts in {:.1?} after: {reason}", left(*at))
             }

@@ -1,6 +1,8 @@
 //! The table of the call, and a model that it is compared with.
 
 use super::*;
+use crate::frame::RequestId;
+use crate::protocol::Violation;
 use crate::revision::Era;
 use crate::wire::{Down, Refusal};
 use proptest::prelude::*;
@@ -29,9 +31,23 @@ fn config(driving: Driving) -> Config {
         driving,
         repeat_after_urls: false,
         mirrors: true,
+        retry: Retry::default(),
         resumed: None,
     }
 }
+
+/// The chance of a request that is not to be run twice.
+const ONCE: Chance = Chance {
+    open: true,
+    harmless: false,
+    roll: 0.0,
+};
+
+/// The chance of one that may be.
+const HARMLESS: Chance = Chance {
+    harmless: true,
+    ..ONCE
+};
 
 fn handled() -> Driving {
     Driving::Handlers(Kinds::of([InputKind::ElicitationForm]))
@@ -79,15 +95,31 @@ fn mismatch() -> Outcome {
 }
 
 fn session_lost() -> Outcome {
-    Outcome::SessionLost(Refusal {
-        status: 404,
+    Outcome::SessionLost(refusal(404, None))
+}
+
+fn refusal(status: u16, retry_after: Option<u64>) -> Refusal {
+    Refusal {
+        status,
         challenges: vec![],
-        retry_after: None,
+        retry_after: retry_after.map(Duration::from_secs),
         body: Bytes::new(),
         is_text: false,
         secrets: Default::default(),
         had_session: true,
-    })
+    }
+}
+
+fn status(status: u16) -> Outcome {
+    Outcome::Refused(refusal(status, None))
+}
+
+fn lost() -> Outcome {
+    Outcome::Lost("reset".into())
+}
+
+fn unreachable() -> Outcome {
+    Outcome::Unreachable("refused".into())
 }
 
 fn down() -> Outcome {
@@ -116,7 +148,7 @@ fn feed(exchange: &mut Exchange, input: In, now: Instant) {
         In::NotAdmitted => exchange.handle_not_admitted(),
         In::NotMade => exchange.handle_not_made(),
         In::Listed(done) => exchange.handle_listed(done, now),
-        In::Settled(outcome, written) => exchange.handle_settled(outcome, written, now),
+        In::Settled(outcome, written) => exchange.handle_settled(outcome, written, ONCE, now),
         In::Progress => _ = exchange.handle_progress(now),
         In::Pause => exchange.handle_pause(now),
         In::Resume => exchange.handle_resume(now),
@@ -432,7 +464,12 @@ fn a_caller_that_drives_gets_every_round_and_goes_on_where_it_was() {
     let mut exchange = Exchange::start(config(Driving::Caller), start);
     feed(&mut exchange, In::Admitted, start);
     let asked = json!({"inputRequests": {"k": {"method": "roots/list"}}, "requestState": "s"});
-    exchange.handle_settled(Outcome::InputRequired(asked.to_string().into()), true, start);
+    exchange.handle_settled(
+        Outcome::InputRequired(asked.to_string().into()),
+        true,
+        ONCE,
+        start,
+    );
     exchange.poll_effect();
     let Some(Effect::Finish(how)) = exchange.poll_effect() else {
         panic!()
@@ -507,7 +544,7 @@ fn required_pages_are_visited_once_and_the_call_is_made_again() {
         for outcome in outcomes {
             exchange.handle_admitted(Era::Modern);
             said.extend(drain(&mut exchange));
-            exchange.handle_settled(outcome.clone(), true, start);
+            exchange.handle_settled(outcome.clone(), true, ONCE, start);
             said.extend(drain(&mut exchange));
             exchange.handle_answered(&[("0".to_owned(), answered(action))].into(), start);
             said.extend(drain(&mut exchange));
@@ -562,6 +599,200 @@ fn a_call_that_goes_to_the_next_connection_takes_no_pause_along() {
     );
 }
 
+/// What a policy does with an outcome: whether a harmless request is sent again, and whether another one is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Again {
+    Never,
+    /// Whatever it is, unless the policy is `Never`.
+    Unrun,
+    /// A harmless one, where the policy is `Idempotent`.
+    Unknown,
+}
+
+// FR-043, FR-037, FR-040: each outcome meets each policy
+#[test]
+fn what_is_sent_again_depends_on_the_policy_and_on_what_may_have_run() {
+    use Again::{Never, Unknown, Unrun};
+    let no_answer = |id| Outcome::Violation(Violation::NoAnswer(id));
+    #[rustfmt::skip]
+    let table = [
+        ("a result",                      result(),                                   true,  Never),
+        ("a JSON-RPC error",              error(-32602),                              true,  Never),
+        ("a missing capability",          error(-32021),                              true,  Never),
+        ("down, unsent",                  down(),                                     false, Unrun),
+        ("down, written",                 down(),                                     true,  Unknown),
+        ("down, exited, written",         Outcome::Down(Down::Exited { status: None, stderr: String::new() }), true, Unknown),
+        ("down for its size, unsent",     Outcome::Down(Down::TooLarge(1)),           false, Unrun),
+        ("down for its size, written",    Outcome::Down(Down::TooLarge(1)),           true,  Never),
+        ("unreachable",                   unreachable(),                              false, Unrun),
+        ("lost, unsent",                  lost(),                                     false, Unrun),
+        ("lost, written",                 lost(),                                     true,  Unknown),
+        ("no answer",                     no_answer(None),                            true,  Unknown),
+        ("an answer to another",          no_answer(Some(RequestId::Number(7))),      true,  Never),
+        ("no JSON-RPC",                   Outcome::Violation(Violation::Unusable(String::new())), true, Never),
+        ("too large",                     Outcome::TooLarge(1),                       true,  Never),
+        ("redirected",                    Outcome::Redirected(String::new()),         true,  Never),
+        ("unsupported",                   Outcome::Unsupported,                       false, Never),
+        ("400",                           status(400),                                true,  Never),
+        ("401",                           status(401),                                true,  Never),
+        ("403",                           status(403),                                true,  Never),
+        ("404",                           status(404),                                true,  Never),
+        ("429",                           status(429),                                true,  Unrun),
+        ("429 with a time",               Outcome::Refused(refusal(429, Some(1))),    true,  Unrun),
+        ("500",                           status(500),                                true,  Never),
+        ("501",                           status(501),                                true,  Never),
+        ("502",                           status(502),                                true,  Unknown),
+        ("503",                           status(503),                                true,  Unknown),
+        ("503 with a time",               Outcome::Refused(refusal(503, Some(1))),    true,  Unrun),
+        ("504",                           status(504),                                true,  Unknown),
+    ];
+    let closed = Chance {
+        open: false,
+        ..HARMLESS
+    };
+    for (row, outcome, written, again) in table {
+        for retry in [Retry::Never, Retry::NotSent, Retry::Idempotent] {
+            for chance in [ONCE, HARMLESS, closed] {
+                let (start, config) = (at(), config(handled()));
+                let mut exchange = Exchange::start(Config { retry, ..config }, start);
+                exchange.handle_admitted(Era::Modern);
+                drain(&mut exchange);
+
+                exchange.handle_settled(outcome.clone(), written, chance, start);
+
+                let expected = match again {
+                    Never => false,
+                    Unrun => retry != Retry::Never && chance.open,
+                    Unknown => retry == Retry::Idempotent && chance.open && chance.harmless,
+                };
+                let waits = exchange.state == State::Waiting;
+                assert_eq!(waits, expected, "{row}, {retry:?}, {chance:?}");
+                assert_eq!(drain(&mut exchange).len(), 1, "{row}, {retry:?}, {chance:?}");
+                let told = exchange
+                    .failed()
+                    .map(|(failed, last)| (failed, format!("{last:?}")));
+                assert_eq!(told, waits.then(|| (1, format!("{outcome:?}"))), "{row}");
+                assert_eq!(exchange.may_have_run(), waits && again == Unknown, "{row}");
+            }
+        }
+    }
+}
+
+/// The pauses of a call that is answered so each time, in milliseconds, until it ends; each attempt takes no time.
+fn pauses(exchange: &mut Exchange, outcome: &Outcome, chance: Chance, now: &mut Instant) -> Vec<u128> {
+    let mut pauses = Vec::new();
+    loop {
+        exchange.handle_admitted(Era::Modern);
+        drain(exchange);
+        exchange.handle_settled(outcome.clone(), true, chance, *now);
+        match exchange.poll_effect() {
+            Some(Effect::Admit { pause, .. }) => {
+                pauses.push(pause.as_millis());
+                *now += pause;
+            }
+            Some(Effect::Finish(_)) => return pauses,
+            effect => panic!("{effect:?}"),
+        }
+    }
+}
+
+// FR-037
+#[test]
+fn pauses_grow_and_end_with_the_time_of_the_call() {
+    let rolled = |roll| Chance { roll, ..ONCE };
+    let mut now = at();
+    let mut exchange = Exchange::start(config(handled()), now);
+    let full = pauses(&mut exchange, &unreachable(), rolled(1.0), &mut now);
+    assert_eq!(full, [100, 200, 400, 800, 1600, 2000, 2000, 2000], "until 10 s");
+    assert_eq!(exchange.failed().map(|(failed, _)| failed), Some(8));
+
+    let mut now = at();
+    let mut exchange = Exchange::start(config(handled()), now);
+    let half = pauses(&mut exchange, &unreachable(), rolled(0.0), &mut now);
+    assert_eq!(half[..7], [50, 100, 200, 400, 800, 1000, 1000]);
+
+    // A round that was answered begins anew.
+    let start = at();
+    let mut exchange = Exchange::start(config(handled()), start);
+    for input in [In::Admitted, In::Settled(unreachable(), false), In::Admitted] {
+        feed(&mut exchange, input, start);
+        drain(&mut exchange);
+    }
+    feed(&mut exchange, In::Settled(state_only(), true), start);
+    drain(&mut exchange);
+    assert!(exchange.failed().is_none());
+    let next = pauses(&mut exchange, &unreachable(), rolled(1.0), &mut { start });
+    assert_eq!(next[..2], [100, 200]);
+}
+
+// RPC over HTTP: 429 and 503
+#[test]
+fn what_a_server_asks_to_wait_is_waited_where_there_is_time_for_it() {
+    let table = [
+        (0, vec![50, 100, 200, 400, 800, 1000]),
+        (4, vec![4000, 4000]),
+        (9, vec![9000]),
+        // `timeout` is 10 s: it would be over.
+        (10, vec![]),
+        (86_400, vec![]),
+    ];
+    for (seconds, expected) in table {
+        for status in [429, 503] {
+            let mut now = at();
+            let mut exchange = Exchange::start(config(handled()), now);
+            let refused = Outcome::Refused(refusal(status, Some(seconds)));
+            let mut found = pauses(&mut exchange, &refused, ONCE, &mut now);
+            found.truncate(expected.len().max(1));
+            assert_eq!(found, expected, "{status}, {seconds} s");
+        }
+    }
+    // Callers that are refused together do not come back together.
+    let mut exchange = Exchange::start(config(handled()), at());
+    let (refused, roll) = (Outcome::Refused(refusal(429, Some(4))), 1.0);
+    let spread = pauses(&mut exchange, &refused, Chance { roll, ..ONCE }, &mut at());
+    assert_eq!(spread[0], 4050);
+}
+
+#[test]
+fn what_may_have_run_is_sent_again_twice_at_most() {
+    let idempotent = || Config {
+        retry: Retry::Idempotent,
+        ..config(handled())
+    };
+    let mut exchange = Exchange::start(idempotent(), at());
+    assert_eq!(pauses(&mut exchange, &lost(), HARMLESS, &mut at()), [50, 100]);
+    // A pause that the call has no time for would come to nothing.
+    let start = at();
+    let mut exchange = Exchange::start(idempotent(), start);
+    exchange.handle_admitted(Era::Modern);
+    drain(&mut exchange);
+    let late = start + 10 * SECOND - Duration::from_millis(50);
+    exchange.handle_settled(lost(), true, HARMLESS, late);
+    assert_eq!(drain(&mut exchange), ["failure"]);
+}
+
+#[test]
+fn a_request_that_may_have_run_is_never_forgotten() {
+    let start = at();
+    let retry = Retry::Idempotent;
+    let mut exchange = Exchange::start(
+        Config {
+            retry,
+            ..config(handled())
+        },
+        start,
+    );
+    exchange.handle_admitted(Era::Modern);
+    drain(&mut exchange);
+    exchange.handle_settled(lost(), true, HARMLESS, start);
+    assert!(exchange.may_have_run());
+    drain(&mut exchange);
+    exchange.handle_admitted(Era::Modern);
+    drain(&mut exchange);
+    exchange.handle_settled(state_only(), true, HARMLESS, start);
+    assert!(exchange.failed().is_none() && exchange.may_have_run());
+}
+
 /// A random input. Outcomes are drawn with whether they were written.
 fn any_input() -> impl Strategy<Value = In> {
     let outcome = prop_oneof![
@@ -573,7 +804,11 @@ fn any_input() -> impl Strategy<Value = In> {
         Just(refused()),
         Just(mismatch()),
         Just(down()),
-        Just(Outcome::Lost("reset".into())),
+        Just(lost()),
+        Just(unreachable()),
+        Just(status(429)),
+        Just(status(502)),
+        Just(session_lost()),
     ];
     prop_oneof![
         4 => Just(In::Admitted),
@@ -599,19 +834,32 @@ struct Model {
     listing: bool,
     finished: u32,
     submitted: u32,
+    /// A request may have run, and may not be run twice.
+    ran: bool,
+}
+
+/// Whether the server may have run a request that ended so, and no word of it says what became of it.
+fn may_have_run(outcome: &Outcome, written: bool) -> bool {
+    match outcome {
+        Outcome::Down(_) | Outcome::Lost(_) => written,
+        Outcome::Refused(refusal) => refusal.status == 502,
+        _ => false,
+    }
 }
 
 proptest! {
     /// In whatever order events come: one answer, none lost, nothing sent after it, a cancel only for what is on
-    /// the wire, and no round carries what an earlier one gave.
+    /// the wire, nothing sent again that may have run and must not twice, and no round carries what an earlier one gave.
     #[test]
     fn a_call_is_answered_once_in_any_order(
         inputs in proptest::collection::vec((any_input(), 0_u64..4), 1..60),
         caller_drives in any::<bool>(),
+        retry in prop_oneof![Just(Retry::Never), Just(Retry::NotSent), Just(Retry::Idempotent)],
+        chance in prop_oneof![Just(ONCE), Just(HARMLESS), Just(Chance::NONE)],
     ) {
         let start = at();
         let driving = if caller_drives { Driving::Caller } else { handled() };
-        let mut exchange = Exchange::start(config(driving), start);
+        let mut exchange = Exchange::start(Config { retry, ..config(driving) }, start);
         let (mut model, mut now) = (Model::default(), start);
         let mut may_carry = (false, false);
         for (input, seconds) in inputs {
@@ -621,7 +869,14 @@ proptest! {
                 let asked: serde_json::Value = serde_json::from_slice(asked).unwrap();
                 may_carry = (asked.get("inputRequests").is_some(), asked.get("requestState").is_some());
             }
-            feed(&mut exchange, input.clone(), now);
+            if let In::Settled(outcome, written) = &input && model.on_wire {
+                let twice = retry == Retry::Idempotent && chance.harmless;
+                model.ran |= may_have_run(outcome, *written) && !twice;
+            }
+            match input.clone() {
+                In::Settled(outcome, written) => exchange.handle_settled(outcome, written, chance, now),
+                input => feed(&mut exchange, input, now),
+            }
             if matches!(input, In::Listed(_)) {
                 model.listing = false;
             }
@@ -633,6 +888,7 @@ proptest! {
                 match effect {
                     Effect::Submit { params, .. } => {
                         prop_assert!(!model.on_wire && !model.asking && !model.listing);
+                        prop_assert!(!model.ran, "run twice");
                         model.on_wire = true;
                         model.submitted += 1;
                         let params: serde_json::Value = serde_json::from_slice(&params).unwrap();

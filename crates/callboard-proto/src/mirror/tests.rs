@@ -372,7 +372,7 @@ fn a_tool_with_a_mark_that_is_not_valid_leaves_the_list_and_nothing_else_does() 
     let text = list.to_string();
     let mut page = ToolList::from_raw(RawResult::new(text.clone().into())).unwrap();
 
-    let seen = sift(&mut page);
+    let seen = sift(&mut page, true);
 
     let names: Vec<&str> = page.items.iter().map(|tool| &*tool.name).collect();
     assert_eq!(names, ["plain", "good"]);
@@ -396,6 +396,47 @@ fn a_tool_with_a_mark_that_is_not_valid_leaves_the_list_and_nothing_else_does() 
         (page.next_cursor.as_deref(), page.raw().get()),
         (Some("c"), &*text)
     );
+}
+
+// FR-043, TOOL-01
+#[test]
+fn a_tool_may_be_run_twice_where_its_server_says_so() {
+    #[rustfmt::skip]
+    let table = [
+        (Value::Null,                                              false),
+        (json!({}),                                                false),
+        (json!({"readOnlyHint": true}),                            true),
+        (json!({"idempotentHint": true}),                          true),
+        (json!({"idempotentHint": true, "destructiveHint": true}), true),
+        (json!({"readOnlyHint": false, "idempotentHint": false}),  false),
+        (json!({"destructiveHint": false}),                        false),
+        (json!({"readOnlyHint": "true"}),                          false),
+        (json!([true]),                                            false),
+    ];
+    for (annotations, repeatable) in table {
+        for mirrors in [false, true] {
+            let tool =
+                json!({"name": "t", "inputSchema": marked(json!("string")), "annotations": annotations});
+            let list = json!({"tools": [tool]}).to_string();
+            let mut page = ToolList::from_raw(RawResult::new(list.into())).unwrap();
+            let seen = sift(&mut page, mirrors);
+            let marks = seen[0].marks.as_ref().map(Marks::len);
+            assert_eq!(
+                (seen.len(), seen[0].repeatable, marks.unwrap()),
+                (1, repeatable, usize::from(mirrors)),
+                "{annotations}"
+            );
+        }
+    }
+}
+
+// HDR-05: Streamable HTTP alone
+#[test]
+fn a_tool_with_a_mark_that_is_not_valid_stays_where_marks_do_not_count() {
+    let list = json!({"tools": [{"name": "bad", "inputSchema": marked(json!("number"))}]});
+    let mut page = ToolList::from_raw(RawResult::new(list.to_string().into())).unwrap();
+    assert_eq!(sift(&mut page, false).len(), 1);
+    assert_eq!((page.items.len(), page.rejected.len()), (1, 0));
 }
 
 /// Schemas that look like ones with marks.

@@ -139,7 +139,7 @@ impl Flight {
     }
 
     fn delivery(&self) -> Delivery {
-        if self.cell.is_written() {
+        if self.cell.may_have_run() {
             Delivery::Unknown
         } else {
             Delivery::NotSent

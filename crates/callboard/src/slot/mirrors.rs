@@ -9,11 +9,11 @@
 //! is left out of lists, and a call of it that comes all the same is sent without headers. The rest is the server's to
 //! judge.
 
+use super::halves::Halves;
 use crate::config::ServerName;
 use crate::error::CallError;
 use callboard_proto::Brief;
 use callboard_proto::mirror::{Marks, Seen};
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tracing::warn;
@@ -32,13 +32,10 @@ pub(crate) struct Mirrors {
     listing: tokio::sync::Mutex<Option<Arc<CallError>>>,
 }
 
-/// The tools with marks, in two halves: when the younger is full, the older is dropped and it takes its place.
+/// The tools with marks.
 #[derive(Debug, Default)]
 struct Known {
-    young: HashMap<String, Arc<Marks>>,
-    /// Of the younger half, in bytes.
-    weight: usize,
-    old: HashMap<String, Arc<Marks>>,
+    tools: Halves<Arc<Marks>>,
     /// That tools have been dropped has been told.
     told: bool,
 }
@@ -48,8 +45,8 @@ impl Mirrors {
     pub(crate) fn learn(&self, server: &ServerName, seen: Vec<Seen>) {
         let mut known = self.lock();
         let mut invalid = 0_usize;
-        for Seen { tool, marks } in seen {
-            known.forget(&tool);
+        for Seen { tool, marks, .. } in seen {
+            known.tools.forget(&tool);
             match marks {
                 Ok(marks) if marks.is_empty() => {}
                 Ok(marks) => known.insert(server, tool, marks),
@@ -66,7 +63,7 @@ impl Mirrors {
         if let Some(more) = invalid.checked_sub(LINES).filter(|more| *more > 0) {
             warn!(%server, more, "more tools whose marks for headers are not valid are left out of lists");
         }
-        self.any.store(!known.is_empty(), Ordering::Release);
+        self.any.store(!known.tools.is_empty(), Ordering::Release);
     }
 
     /// A tool's name and what of its arguments is mirrored; `tool` is asked only where some tool has marks.
@@ -76,8 +73,8 @@ impl Mirrors {
         }
         let tool = tool()?;
         let known = self.lock();
-        let marks = known.young.get(&tool).or_else(|| known.old.get(&tool))?;
-        Some((tool, Arc::clone(marks)))
+        let marks = Arc::clone(known.tools.get(&tool)?);
+        Some((tool, marks))
     }
 
     /// Forgets all of it.
@@ -131,46 +128,21 @@ impl Mirrors {
 }
 
 impl Known {
-    fn is_empty(&self) -> bool {
-        self.young.is_empty() && self.old.is_empty()
-    }
-
-    fn forget(&mut self, tool: &str) {
-        if let Some(marks) = self.young.remove(tool) {
-            self.weight -= weight(tool, &marks);
-        }
-        self.old.remove(tool);
-    }
-
     fn insert(&mut self, server: &ServerName, tool: String, marks: Marks) {
-        let weight = weight(&tool, &marks);
-        if self.young.len() == HALF || self.weight + weight > HALF_WEIGHT {
-            if !self.old.is_empty() && !std::mem::replace(&mut self.told, true) {
-                warn!(%server, "the server has too many tools with arguments for headers to know them all; a call of one that was dropped may be refused once first");
-            }
-            self.old = std::mem::take(&mut self.young);
-            self.weight = 0;
+        let weight = marks.weight();
+        let dropped = self.tools.insert(tool, Arc::new(marks), weight);
+        if dropped && !std::mem::replace(&mut self.told, true) {
+            warn!(%server, "the server has too many tools with arguments for headers to know them all; a call of one that was dropped may be refused once first");
         }
-        self.weight += weight;
-        self.young.insert(tool, Arc::new(marks));
     }
 }
-
-fn weight(tool: &str, marks: &Marks) -> usize {
-    tool.len() + marks.weight()
-}
-
-/// Half of the tools with marks that are known of one server.
-const HALF: usize = 5_000;
-
-/// Half of the bytes that they may take.
-const HALF_WEIGHT: usize = 4 << 20;
 
 /// How many tools of one list that are left out are told by name.
 const LINES: usize = 16;
 
 #[cfg(test)]
 mod tests {
+    use super::super::halves::{HALF, HALF_WEIGHT};
     use super::*;
     use crate::error::{CallErrorKind, Failure};
     use callboard_proto::Method;
@@ -187,6 +159,7 @@ mod tests {
         Seen {
             tool: tool.to_owned(),
             marks: Marks::of(&RawJson::of(&schema).unwrap()),
+            repeatable: false,
         }
     }
 
@@ -208,6 +181,7 @@ mod tests {
         let none = Seen {
             tool: "b".to_owned(),
             marks: Ok(Marks::default()),
+            repeatable: false,
         };
         mirrors.learn(&server(), vec![seen("a", "Two"), none, seen("c", "")]);
         assert_eq!(header(&mirrors, "a").as_deref(), Some("Mcp-Param-Two"));
@@ -227,8 +201,7 @@ mod tests {
         // Known anew, it is of the younger ones again.
         mirrors.learn(&server(), names(0..1));
         mirrors.learn(&server(), names(2 * HALF..3 * HALF - 1));
-        let count = |known: &Known| known.young.len() + known.old.len();
-        assert!(count(&mirrors.lock()) <= 2 * HALF);
+        assert!(mirrors.lock().tools.measure().0 <= 2 * HALF);
         assert!(header(&mirrors, "0").is_some() && header(&mirrors, "1").is_none());
         assert!(header(&mirrors, &(3 * HALF - 2).to_string()).is_some());
 
@@ -239,15 +212,8 @@ mod tests {
                 .map(|index| seen(&format!("{index}{long}"), "A"))
                 .collect(),
         );
-        let known = mirrors.lock();
-        let weight: usize = known
-            .young
-            .iter()
-            .chain(&known.old)
-            .map(|(tool, marks)| weight(tool, marks))
-            .sum();
-        assert!(weight <= 2 * HALF_WEIGHT, "{weight}");
-        assert!(!known.is_empty());
+        let (count, weight) = mirrors.lock().tools.measure();
+        assert!(count > 0 && weight <= 2 * HALF_WEIGHT, "{count}, {weight}");
     }
 
     #[tokio::test]
