@@ -4,6 +4,7 @@ use crate::error::{CliError, Exit};
 use crate::output::{Output, clean, indent};
 use callboard::{Hub, HubEvent, ServerConfig};
 use serde_json::{Value, json};
+use std::time::Duration;
 
 /// Adds the servers and prints a line for each event, until a signal comes.
 pub(crate) async fn run(servers: Vec<ServerConfig>, hub: &Hub, output: &Output) -> Result<Exit, CliError> {
@@ -33,11 +34,8 @@ fn object(event: &HubEvent) -> Value {
                 "transport": info.transport.name(),
             }),
         ),
-        HubEvent::Down { reason, next_in, .. } => {
-            let millis = next_in.as_secs_f64() * 1000.0;
-            ("down", json!({"reason": reason.as_ref(), "next_in_ms": millis}))
-        }
-        HubEvent::Parked { reason, .. } => ("parked", json!({"reason": reason.as_ref()})),
+        HubEvent::Down { reason, next_in, .. } => ("down", ended(reason, *next_in)),
+        HubEvent::Parked { reason, next_in, .. } => ("parked", ended(reason, *next_in)),
         HubEvent::StateChanged { state, .. } => ("state", json!({"state": state.to_string()})),
         HubEvent::CatalogueChanged { catalogue, .. } => ("changed", json!({"list": catalogue.to_string()})),
         HubEvent::ResourceUpdated { uri, .. } => ("updated", json!({"uri": uri.as_ref()})),
@@ -60,4 +58,8 @@ fn object(event: &HubEvent) -> Value {
     members["event"] = name.into();
     members["server"] = event.server().map(ToString::to_string).into();
     members
+}
+
+fn ended(reason: &str, next_in: Duration) -> Value {
+    json!({"reason": reason, "next_in_ms": next_in.as_secs_f64() * 1000.0})
 }

@@ -1186,6 +1186,7 @@ async fn watch_prints_what_happens_as_it_comes_until_it_is_interrupted() {
         (&json!("info"), &json!("bye"))
     );
     assert!(of("down")["reason"].as_str().unwrap().contains("exit status 3"));
+    assert!(of("down")["next_in_ms"].is_number());
     assert!(heard.iter().all(|event| event["server"] == "files"), "{heard:?}");
     assert_eq!(ended.exit, 130, "{ended:?}");
     assert!(server.starts().unwrap().into_iter().all(|pid| !is_alive(pid)));
