@@ -331,6 +331,8 @@ enum EntryState<W> {
     Removing,
     /// Cancelled at a legacy HTTP server; its exchange stays open for a while.
     Lingering,
+    /// The connection closes; the transport has yet to say whether it could take it back.
+    Recalled(W, Down),
 }
 
 impl<W> Protocol<W> {
@@ -521,11 +523,12 @@ impl<W> Protocol<W> {
         }
     }
 
-    /// Closes the connection in order. What is in flight ends with `Down`; the transport's own `Down` ends it.
+    /// Closes the connection in order. What is in flight is taken back where it was not written, and ends with `Down`
+    /// when the transport has said so; the transport's own `Down` ends the rest.
     pub fn handle_close(&mut self) {
         match self.phase {
             Phase::Opening(_) | Phase::Ready(_) => {
-                self.settle_all(|| Outcome::Down(Down::Closed));
+                self.recall_all(&Down::Closed);
                 self.phase = Phase::Closing {
                     end: End::Closed,
                     until: None,
@@ -620,7 +623,7 @@ impl<W> Protocol<W> {
     pub fn waiter(&self, key: Key) -> Option<&W> {
         match &self.table.get(&key)?.state {
             EntryState::Waiting(waiter) => Some(waiter),
-            EntryState::Removing | EntryState::Lingering => None,
+            EntryState::Removing | EntryState::Lingering | EntryState::Recalled(..) => None,
         }
     }
 
@@ -980,6 +983,11 @@ impl<W> Protocol<W> {
             (EntryState::Removing | EntryState::Lingering, _) => {
                 self.table.remove(&key);
             }
+            // Whether it was written, its waiter knows for good by now.
+            (EntryState::Recalled(..), _) => {
+                let entry = self.table.remove(&key);
+                self.settle_recalled(entry);
+            }
             (EntryState::Waiting(_), how) => {
                 let outcome = match how {
                     Ended::Clean => Outcome::Violation(Violation::NoAnswer(entry.strange.take())),
@@ -1225,9 +1233,45 @@ impl<W> Protocol<W> {
         self.settle(key, Outcome::Error(error));
     }
 
+    /// All requests are over, and the transport is too, or cannot make a difference.
     fn settle_all(&mut self, outcome: impl Fn() -> Outcome) {
-        let mut waiting: Vec<(Key, Entry<W>)> = self.table.drain().collect();
-        waiting.sort_unstable_by_key(|(key, _)| *key);
+        self.settle_held(&outcome);
+        for (_, entry) in self.all_entries() {
+            if let EntryState::Waiting(waiter) = entry.state {
+                self.effects.push_back(Effect::Settle {
+                    waiter,
+                    outcome: outcome(),
+                });
+            }
+        }
+    }
+
+    /// All requests end with `down`, while the transport still runs: each when it is known how far it came. Told
+    /// before, its waiter would send it again by the next connection, and this one might write it all the same.
+    fn recall_all(&mut self, down: &Down) {
+        self.settle_held(&|| Outcome::Down(down.clone()));
+        for (key, mut entry) in self.all_entries() {
+            if let EntryState::Waiting(waiter) = entry.state {
+                entry.state = EntryState::Recalled(waiter, down.clone());
+                self.table.insert(key, entry);
+                self.effects.push_back(Effect::Command(Command::Abort { key }));
+            }
+        }
+    }
+
+    fn settle_recalled(&mut self, entry: Option<Entry<W>>) {
+        if let Some(Entry {
+            state: EntryState::Recalled(waiter, down),
+            ..
+        }) = entry
+        {
+            let outcome = Outcome::Down(down);
+            self.effects.push_back(Effect::Settle { waiter, outcome });
+        }
+    }
+
+    /// What waits for a renewal was never given to the transport. What the server asks is not answered any more.
+    fn settle_held(&mut self, outcome: &impl Fn() -> Outcome) {
         for (id, _) in self.asked.remove_all() {
             self.effects.push_back(Effect::StopAsked { id });
         }
@@ -1241,17 +1285,19 @@ impl<W> Protocol<W> {
                 outcome: outcome(),
             });
         }
-        for (_, entry) in waiting {
-            if let EntryState::Waiting(waiter) = entry.state {
-                self.effects.push_back(Effect::Settle {
-                    waiter,
-                    outcome: outcome(),
-                });
-            }
-        }
+    }
+
+    /// Empties the table; in the order of the keys.
+    fn all_entries(&mut self) -> Vec<(Key, Entry<W>)> {
+        let mut entries: Vec<(Key, Entry<W>)> = self.table.drain().collect();
+        entries.sort_unstable_by_key(|(key, _)| *key);
+        entries
     }
 
     fn end(&mut self, end: End) {
+        for (_, entry) in self.all_entries() {
+            self.settle_recalled(Some(entry));
+        }
         self.phase = Phase::Over;
         self.effects.push_back(Effect::End(end));
     }

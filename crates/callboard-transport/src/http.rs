@@ -121,6 +121,18 @@ struct Entry {
     wire: Arc<Wire>,
 }
 
+impl Entry {
+    /// Ends the exchange, and says how far it had come.
+    fn abort(&self) -> Ended {
+        self.task.abort();
+        if self.wire.withdraw() {
+            Ended::Removed
+        } else {
+            Ended::AlreadySent
+        }
+    }
+}
+
 impl Driver {
     async fn run(mut self) {
         self.shared.events.send(vec![Event::Up]).await;
@@ -234,12 +246,7 @@ impl Driver {
         let Some(entry) = self.shared.table.borrow_mut().remove(&key) else {
             return;
         };
-        entry.task.abort();
-        let how = if entry.wire.is_written() {
-            Ended::AlreadySent
-        } else {
-            Ended::Removed
-        };
+        let how = entry.abort();
         self.shared.events.send(vec![Event::Ended { key, how }]).await;
     }
 
@@ -302,7 +309,7 @@ impl Shared {
 
     fn abort_all(&self) {
         for entry in self.table.take().into_values() {
-            entry.task.abort();
+            entry.abort();
         }
     }
 

@@ -184,7 +184,7 @@ impl<W> Protocol<W> {
             self.settle(key, Outcome::EraChanged(refusal));
         }
         let down = Down::Io(text.clone());
-        self.settle_all(|| Outcome::Down(down.clone()));
+        self.recall_all(&down);
         self.close_and_end(End::EraChanged(text), now);
     }
 

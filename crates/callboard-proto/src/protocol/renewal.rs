@@ -8,7 +8,7 @@
 //! The first refusal starts it, further ones of the same epoch join it. What is submitted meanwhile is held, within
 //! the permits of its senders; what is in flight goes on. Whatever goes wrong ends the connection, with a reason.
 
-use super::{Effect, Input, Outcome, Phase, Protocol, Submission};
+use super::{Effect, Input, Phase, Protocol, Submission};
 use crate::dialect::{self, Dialect};
 use crate::frame::{ErrorObject, RequestId};
 use crate::negotiate::{
@@ -302,7 +302,7 @@ impl<W> Protocol<W> {
 
     /// Ends for this reason, to be opened anew.
     pub(super) fn lose(&mut self, down: Down, now: Instant) {
-        self.settle_all(|| Outcome::Down(down.clone()));
+        self.recall_all(&down);
         self.close_and_end(super::End::Lost(down), now);
     }
 

@@ -4,7 +4,6 @@ use crate::WireMark;
 use bytes::Bytes;
 use callboard_proto::wire::Outgoing;
 use http_body::{Body, Frame, SizeHint};
-use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,6 +15,8 @@ pub(super) struct Wire {
     written: AtomicBool,
     /// It was written once at least; what a redirect took back counts.
     marked: AtomicBool,
+    /// It was given up before it was written, and is not to be written any more.
+    withdrawn: AtomicBool,
     /// Nobody waits for the answer any more.
     forgotten: AtomicBool,
     /// The stream of the answer has ended early, and the next one is not there yet.
@@ -28,6 +29,7 @@ impl Wire {
         Self {
             written: AtomicBool::new(false),
             marked: AtomicBool::new(false),
+            withdrawn: AtomicBool::new(false),
             forgotten: AtomicBool::new(false),
             between_streams: AtomicBool::new(false),
             mark,
@@ -36,6 +38,18 @@ impl Wire {
 
     pub(super) fn is_written(&self) -> bool {
         self.written.load(Ordering::Relaxed)
+    }
+
+    /// Gives the message up, unless it may have reached the server; says whether it was in time.
+    ///
+    /// To abort the task that waits for the answer is not enough: until that is dropped, the connection may still take
+    /// the message for its own.
+    pub(super) fn withdraw(&self) -> bool {
+        let in_time = !self.is_written();
+        if in_time {
+            self.withdrawn.store(true, Ordering::Relaxed);
+        }
+        in_time
     }
 
     pub(super) fn forget(&self) {
@@ -54,15 +68,24 @@ impl Wire {
         self.between_streams.load(Ordering::Relaxed)
     }
 
-    fn begin(&self) {
+    fn begin(&self) -> Result<(), Withdrawn> {
+        if self.withdrawn.load(Ordering::Relaxed) {
+            return Err(Withdrawn);
+        }
         self.written.store(true, Ordering::Relaxed);
         if let Some(mark) = &self.mark
             && !self.marked.swap(true, Ordering::Relaxed)
         {
             mark.mark_written();
         }
+        Ok(())
     }
 }
+
+/// The message was given up before it was written.
+#[derive(Debug, thiserror::Error)]
+#[error("the request was given up")]
+pub(super) struct Withdrawn;
 
 /// The parts of a message, never joined; its length is known, so that it goes out with `Content-Length`.
 ///
@@ -110,15 +133,17 @@ impl Upload {
 
 impl Body for Upload {
     type Data = Bytes;
-    type Error = Infallible;
+    type Error = Withdrawn;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, Withdrawn>>> {
         let this = &mut *self;
-        if let Some(wire) = this.wire.take() {
-            wire.begin();
+        if let Some(wire) = this.wire.take()
+            && let Err(withdrawn) = wire.begin()
+        {
+            return Poll::Ready(Some(Err(withdrawn)));
         }
         while let Some(part) = this.parts.get_mut(this.next) {
             this.next += 1;
@@ -137,5 +162,35 @@ impl Body for Upload {
 
     fn size_hint(&self) -> SizeHint {
         SizeHint::with_exact(self.left)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::FutureExt as _;
+    use http_body_util::BodyExt as _;
+
+    #[test]
+    fn what_is_given_up_in_time_is_not_written_any_more() {
+        let begin = |upload: &mut Upload| upload.frame().now_or_never().unwrap().unwrap().is_ok();
+        let message = || Outgoing {
+            prefix: "{".into(),
+            params: "}".into(),
+            suffix: "",
+        };
+        for (given_up_first, expected) in [(true, (true, false, false)), (false, (false, true, true))] {
+            let wire = Arc::new(Wire::new(None));
+            let mut upload = Upload::new(message(), Arc::clone(&wire));
+
+            let (in_time, begun) = if given_up_first {
+                (wire.withdraw(), begin(&mut upload))
+            } else {
+                let begun = begin(&mut upload);
+                (wire.withdraw(), begun)
+            };
+
+            assert_eq!((in_time, begun, wire.is_written()), expected);
+        }
     }
 }

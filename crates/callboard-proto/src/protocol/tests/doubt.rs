@@ -126,12 +126,12 @@ fn a_server_that_is_not_modern_any_more_is_opened_anew_and_what_it_refused_was_n
         [
             "settle a era changed 400",
             "settle b era changed 400",
-            "settle c down",
+            "abort 22",
             "close"
         ]
     );
     rig.event(Event::Down(Down::Closed));
-    assert_eq!(rig.drain(), ["end era changed"]);
+    assert_eq!(rig.drain(), ["settle c down", "end era changed"]);
 }
 
 #[test]

@@ -149,7 +149,8 @@ fn what_is_asked_and_when_and_what_comes_of_it() {
             &["30: send 3 ping", "61: send 4 ping", "92: send 5 ping", "123: send 6 ping", "154: send 7 ping",
               "185: send 8 ping", "190: settle call result"]),
         ("nor of life: it ends with the connection", &[(10, A::Call(90)), (31, A::Answer(3))],
-            &["30: send 3 ping", "61: send 4 ping", "71: send 5 ping", "81: settle call down", "81: close", "81: end lost"]),
+            &["30: send 3 ping", "61: send 4 ping", "71: send 5 ping", "81: abort 90", "81: close",
+              "81: settle call down", "81: end lost"]),
         ("nothing is sent after the end", &[(31, A::Answer(3)), (90, A::Answer(5))],
             &["30: send 3 ping", "61: send 4 ping", "71: send 5 ping", "81: close", "81: end lost"]),
     ];

@@ -315,11 +315,17 @@ fn a_session_that_cannot_be_renewed_ends_the_connection_in_order() {
         fail(&mut rig);
         assert_eq!(
             rig.drain(),
-            ["settle a down", "settle b down", "settle c down", "close"],
+            ["settle a down", "abort 21", "abort 22", "close"],
             "{why}"
         );
+        // Each ends when it is known whether it was written; what the transport has no word for, with it.
+        let how = Ended::Removed;
+        rig.event(Event::Ended { key: 22, how });
+        assert_eq!(rig.drain(), ["settle c down"], "{why}");
 
         rig.event(Event::Down(Down::Closed));
+        let settled = rig.protocol.poll_effect().as_ref().map(describe);
+        assert_eq!(settled.as_deref(), Some("settle b down"), "{why}");
         let end = rig.protocol.poll_effect();
         let Some(Effect::End(End::Lost(Down::Io(text)))) = end else {
             panic!("{why}: {end:?}");
@@ -342,7 +348,7 @@ fn a_transport_that_does_not_close_is_not_waited_for_without_end() {
     rig.protocol.handle_timeout(due - Duration::from_millis(1));
     assert_eq!(rig.drain(), [""; 0]);
     rig.protocol.handle_timeout(due);
-    assert_eq!(rig.drain(), ["end lost"]);
+    assert_eq!(rig.drain(), ["settle b down", "settle c down", "end lost"]);
 }
 
 // LIF-03, FR-044: a session that the opening has no use for is ended
@@ -379,7 +385,7 @@ fn more_than_three_lost_sessions_in_a_minute_end_the_connection() {
         (10, "send 4 initialize"),
         (20, "send 5 initialize"),
         (60, "send 6 initialize"),
-        (69, "settle a down"),
+        (69, "abort 20"),
     ] {
         rig.now = start + Duration::from_secs(after);
         assert_eq!(lose(&mut rig), said, "after {after} s");

@@ -40,6 +40,16 @@ impl Entry {
             let _ = over.send(());
         }
     }
+
+    /// Gives up the POST, and says how far it had come.
+    fn abort(&self) -> Ended {
+        self.task.abort();
+        if self.wire.withdraw() {
+            Ended::Removed
+        } else {
+            Ended::AlreadySent
+        }
+    }
 }
 
 impl Posts {
@@ -86,17 +96,12 @@ impl Posts {
             // Accepted, and so out of reach.
             return Ended::AlreadySent;
         };
-        entry.task.abort();
-        if entry.wire.is_written() {
-            Ended::AlreadySent
-        } else {
-            Ended::Removed
-        }
+        entry.abort()
     }
 
     pub(super) fn abort_all(&self) {
         for entry in self.0.take().into_values() {
-            entry.task.abort();
+            entry.abort();
         }
     }
 }
