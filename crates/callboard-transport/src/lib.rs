@@ -42,6 +42,10 @@ const CREDIT: usize = 4;
 pub trait WireMark: Send + Sync {
     /// The message may have reached the server.
     fn mark_written(&self);
+
+    /// Whoever asked was told that it was not sent: then it is not to be written any more, though the
+    /// [`Abort`](callboard_proto::wire::Command::Abort) may still be on its way.
+    fn is_taken_back(&self) -> bool;
 }
 
 /// A command on its way to a transport, with the mark of the request it sends.

@@ -307,7 +307,7 @@ impl Writer {
                 credit = events.credit(), if !replies.is_empty() => {
                     events.deliver(credit, take_batch(&mut replies));
                 }
-                () = room(self.peer.as_ref()), if !self.waiting.is_empty() => {}
+                () = room(self.peer.as_ref()), if self.next_wanted().is_some() => {}
                 () = until(deadline), if deadline.is_some() => {
                     events.down(if closing.get() { Down::Closed } else { Down::NotReading });
                     self.give_up();
@@ -316,12 +316,19 @@ impl Writer {
         }
     }
 
+    /// The next message that is not taken back; one that is waits for its `Abort`.
+    fn next_wanted(&self) -> Option<usize> {
+        let is_taken_back = |mark: &Arc<dyn WireMark>| mark.is_taken_back();
+        let mut waiting = self.waiting.iter();
+        waiting.position(|waiting| !waiting.mark.as_ref().is_some_and(is_taken_back))
+    }
+
     /// Hands over what the peer has room for.
     fn hand_over(&mut self) {
         let Some(peer) = &self.peer else { return };
         let before = self.waiting.len();
         let mut is_gone = false;
-        while !self.waiting.is_empty() {
+        while let Some(next) = self.next_wanted() {
             let permit = match peer.try_reserve() {
                 Ok(permit) => permit,
                 Err(TrySendError::Full(())) => break,
@@ -330,7 +337,7 @@ impl Writer {
                     break;
                 }
             };
-            if let Some(Waiting { mark, message, .. }) = self.waiting.pop_front() {
+            if let Some(Waiting { mark, message, .. }) = self.waiting.remove(next) {
                 if let Some(mark) = mark {
                     mark.mark_written();
                 }

@@ -15,7 +15,7 @@ use callboard_proto::brief::panic_text;
 use callboard_transport::WireMark;
 use futures_util::task::AtomicWaker;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Waker};
 use std::time::Duration;
@@ -27,6 +27,15 @@ pub(crate) const TICK: Duration = Duration::from_millis(500);
 /// How long after its deadline a call is the request actor's alone.
 pub(crate) const GRACE: Duration = Duration::from_secs(2);
 
+/// Not handed to the operating system.
+const IDLE: u8 = 0;
+
+/// Its first byte was handed to the operating system.
+const WRITTEN: u8 = 1;
+
+/// The caller was told that it was not sent, so that it is not to be.
+const TAKEN_BACK: u8 = 2;
+
 /// The state of one call that crosses threads.
 #[derive(Debug)]
 pub(crate) struct CallCell {
@@ -34,8 +43,8 @@ pub(crate) struct CallCell {
     epoch: Instant,
     /// The present deadline, in milliseconds from `epoch`; moved by the request actor.
     deadline: AtomicU64,
-    /// The first byte of the latest request was handed to the operating system.
-    written: AtomicBool,
+    /// How far the latest request has come: [`IDLE`], [`WRITTEN`] or [`TAKEN_BACK`].
+    wire: AtomicU8,
     /// A request before it was written, ended without an answer, and was sent again.
     may_have_run: AtomicBool,
     /// The watchdog found the call overdue.
@@ -50,7 +59,7 @@ impl CallCell {
         let cell = Self {
             epoch,
             deadline: AtomicU64::new(0),
-            written: AtomicBool::new(false),
+            wire: AtomicU8::new(IDLE),
             may_have_run: AtomicBool::new(false),
             overdue: AtomicBool::new(false),
             caller_timeout: AtomicBool::new(false),
@@ -68,12 +77,21 @@ impl CallCell {
 
     /// Whether the server may have seen the latest request.
     pub(crate) fn is_written(&self) -> bool {
-        self.written.load(Ordering::Acquire)
+        self.wire.load(Ordering::Acquire) == WRITTEN
+    }
+
+    /// The call ends without an answer: takes the latest request back, unless the server may have seen it, and says
+    /// whether it was in time. If so, it is not written any more.
+    pub(crate) fn take_back(&self) -> bool {
+        let taken = self
+            .wire
+            .compare_exchange(IDLE, TAKEN_BACK, Ordering::AcqRel, Ordering::Acquire);
+        taken != Err(WRITTEN)
     }
 
     /// Before a request is submitted again under a fresh id.
     pub(crate) fn reset_written(&self) {
-        self.written.store(false, Ordering::Release);
+        self.wire.store(IDLE, Ordering::Release);
     }
 
     /// The latest request may have run, and is sent again.
@@ -123,7 +141,11 @@ impl CallCell {
 
 impl WireMark for CallCell {
     fn mark_written(&self) {
-        self.written.store(true, Ordering::Release);
+        self.wire.store(WRITTEN, Ordering::Release);
+    }
+
+    fn is_taken_back(&self) -> bool {
+        self.wire.load(Ordering::Acquire) == TAKEN_BACK
     }
 }
 
@@ -216,6 +238,20 @@ mod tests {
         assert!(cell.is_due(start + Duration::from_secs(12)));
         cell.set_deadline(start + Duration::from_secs(20));
         assert!(!cell.is_due(start + Duration::from_secs(12)));
+    }
+
+    #[test]
+    fn a_request_is_taken_back_or_written_and_never_both() {
+        let start = clock::now();
+        let cell = CallCell::new(start, start);
+
+        assert!(cell.take_back());
+        assert!(cell.is_taken_back() && !cell.is_written());
+        assert!(cell.take_back(), "twice is no harm");
+        cell.reset_written();
+        cell.mark_written();
+        assert!(!cell.take_back());
+        assert!(cell.is_written() && !cell.is_taken_back());
     }
 
     #[test]

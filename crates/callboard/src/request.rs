@@ -709,15 +709,16 @@ impl Inner {
                 }
             }
             Final::Expired { which, after, at } => {
+                let taken_back = matches!(at, At::OnWire | At::Paused) && self.cell.take_back();
                 let stage = match at {
                     At::Waiting => self.stage.get(),
-                    At::OnWire if self.cell.is_written() => Stage::Answer,
-                    At::OnWire => Stage::Writing,
+                    At::OnWire if taken_back => Stage::Writing,
+                    At::OnWire => Stage::Answer,
                     At::Paused | At::Asking => Stage::Host,
                     At::Listing => Stage::Listing,
                 };
                 let delivery = match at {
-                    At::OnWire | At::Paused if self.cell.is_written() => Delivery::Unknown,
+                    At::OnWire | At::Paused if !taken_back => Delivery::Unknown,
                     // Between rounds the server has answered and holds nothing.
                     At::Asking => Delivery::Answered,
                     // Headers are refused before anything is run.

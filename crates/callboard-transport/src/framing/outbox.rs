@@ -27,6 +27,8 @@ pub(super) struct Outbox {
     buffer: Vec<u8>,
     offset: usize,
     joined: usize,
+    /// Messages that were dropped for their marks, whose `Abort` is on its way; bounded like those in flight.
+    given_up: Vec<Key>,
 }
 
 struct Waiting {
@@ -54,6 +56,14 @@ impl Outbox {
 
     /// Takes the message of `key` out, if no byte of it is written.
     pub(super) fn abort(&mut self, key: Key) -> Ended {
+        if let Some(index) = self.given_up.iter().position(|given_up| *given_up == key) {
+            self.given_up.swap_remove(index);
+            return Ended::Removed;
+        }
+        self.remove(key)
+    }
+
+    fn remove(&mut self, key: Key) -> Ended {
         let Some(index) = self.waiting.iter().position(|waiting| waiting.key == Some(key)) else {
             return Ended::AlreadySent;
         };
@@ -75,8 +85,10 @@ impl Outbox {
         *self = Self::default();
     }
 
-    /// Prepares the next write: joins what is queued, up to the first large message.
+    /// Prepares the next write: joins what is queued and still wanted, up to the first large message. To be called
+    /// when the stream takes something, not sooner: what was wanted then may not be any more.
     pub(super) fn stage(&mut self) {
+        self.give_up_taken_back();
         // At least half of the buffer is moved away for what stays in it, so that a byte moves once on average.
         if self.offset * 2 >= self.buffer.len() {
             self.buffer.drain(..self.offset);
@@ -89,6 +101,20 @@ impl Outbox {
             next.message.write_to(&mut self.buffer);
             self.buffer.push(b'\n');
             self.joined += 1;
+        }
+    }
+
+    fn give_up_taken_back(&mut self) {
+        let is_taken_back = |waiting: &&Waiting| {
+            let mark = waiting.mark.as_ref();
+            mark.is_some_and(|mark| mark.is_taken_back())
+        };
+        let taken_back = self.waiting.iter().filter(is_taken_back);
+        let taken_back: Vec<Key> = taken_back.filter_map(|waiting| waiting.key).collect();
+        for key in taken_back {
+            if let Ended::Removed = self.remove(key) {
+                self.given_up.push(key);
+            }
         }
     }
 
@@ -162,11 +188,15 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     #[derive(Default)]
-    struct Seen(AtomicBool);
+    struct Seen(AtomicBool, AtomicBool);
 
     impl WireMark for Seen {
         fn mark_written(&self) {
             assert!(!self.0.swap(true, Ordering::Relaxed), "marked twice");
+        }
+
+        fn is_taken_back(&self) -> bool {
+            self.1.load(Ordering::Relaxed)
         }
     }
 
@@ -276,6 +306,25 @@ mod tests {
                     .collect();
                 assert!(bench.wire == expected, "{sizes:?} in writes of {room}");
             }
+        }
+    }
+
+    // Whoever asked has been told so by then.
+    #[test]
+    fn what_is_taken_back_is_not_written_though_its_abort_comes_later() {
+        for sizes in [[1, 1, 1], [1, LARGE, 1]] {
+            let mut bench = Bench::new(&sizes);
+            bench.write(1);
+            for mark in &bench.marks[..2] {
+                mark.1.store(true, Ordering::Relaxed);
+            }
+            while !bench.outbox.is_empty() {
+                bench.write(usize::MAX);
+            }
+
+            assert_eq!(bench.wire, [line(0, 1), line(2, 1)].concat(), "{sizes:?}");
+            let ended = [0, 1, 1].map(|key| matches!(bench.outbox.abort(key), Ended::Removed));
+            assert_eq!(ended, [false, true, false], "{sizes:?}");
         }
     }
 

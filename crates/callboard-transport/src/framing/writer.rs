@@ -8,7 +8,10 @@ use super::Remote;
 use super::outbox::Outbox;
 use crate::{Events, Post, take_batch};
 use callboard_proto::wire::{Command, Down, Event};
+use std::future::poll_fn;
 use std::io;
+use std::pin::Pin;
+use std::task::{Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
@@ -138,13 +141,23 @@ impl<O: AsyncWrite + Unpin> Output<O> {
             return std::future::pending().await;
         };
         if !self.outbox.is_empty() {
-            self.outbox.stage();
-            let written = stream.write_vectored(&self.outbox.slices()).await?;
-            if written == 0 {
-                return Err(io::ErrorKind::WriteZero.into());
+            let outbox = &mut self.outbox;
+            let written = poll_fn(|task| {
+                outbox.stage();
+                if outbox.is_empty() {
+                    return Poll::Ready(Ok(None));
+                }
+                let written = ready!(Pin::new(&mut *stream).poll_write_vectored(task, &outbox.slices()))?;
+                Poll::Ready(Ok::<_, io::Error>(Some(written)))
+            });
+            match written.await? {
+                Some(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Some(written) => {
+                    self.outbox.advance(written);
+                    self.is_unflushed = true;
+                }
+                None => {}
             }
-            self.outbox.advance(written);
-            self.is_unflushed = true;
         }
         if self.outbox.is_empty() {
             stream.flush().await?;

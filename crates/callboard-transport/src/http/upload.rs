@@ -69,7 +69,8 @@ impl Wire {
     }
 
     fn begin(&self) -> Result<(), Withdrawn> {
-        if self.withdrawn.load(Ordering::Relaxed) {
+        let is_taken_back = self.mark.as_ref().is_some_and(|mark| mark.is_taken_back());
+        if is_taken_back || self.withdrawn.load(Ordering::Relaxed) {
             return Err(Withdrawn);
         }
         self.written.store(true, Ordering::Relaxed);

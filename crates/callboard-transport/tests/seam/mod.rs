@@ -122,6 +122,10 @@ impl WireMark for Mark {
     fn mark_written(&self) {
         assert!(!self.0.swap(true, Ordering::Relaxed), "marked twice");
     }
+
+    fn is_taken_back(&self) -> bool {
+        false
+    }
 }
 
 impl Mark {

@@ -139,10 +139,11 @@ impl Flight {
     }
 
     fn delivery(&self) -> Delivery {
-        if self.cell.may_have_run() {
-            Delivery::Unknown
-        } else {
+        // The first in any case: what is not written yet is not to be written any more.
+        if self.cell.take_back() && !self.cell.may_have_run() {
             Delivery::NotSent
+        } else {
+            Delivery::Unknown
         }
     }
 

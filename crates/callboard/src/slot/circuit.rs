@@ -214,6 +214,10 @@ impl WireMark for Reaching {
         self.circuit
             .change(|inner| inner.machine.handle_reached(self.pass));
     }
+
+    fn is_taken_back(&self) -> bool {
+        self.cell.is_taken_back()
+    }
 }
 
 impl Drop for Pass {
