@@ -21,7 +21,7 @@ pub(crate) struct Terminal {
     lines: Mutex<Option<Lines>>,
 }
 
-type Lines = mpsc::UnboundedReceiver<String>;
+type Lines = mpsc::Receiver<String>;
 
 impl Terminal {
     /// The terminal, where there is a user to read and to write.
@@ -51,12 +51,13 @@ impl Terminal {
     }
 }
 
-/// Reads standard input on a thread of its own: it ends with the process, which need not wait for a line.
+/// Reads standard input on a thread of its own: it ends with the process, which need not wait for a line. It reads one
+/// line ahead, so that what is piped in is not held in memory.
 fn typed() -> Lines {
-    let (sender, lines) = mpsc::unbounded_channel();
+    let (sender, lines) = mpsc::channel(1);
     std::thread::spawn(move || {
         for line in io::stdin().lock().lines().map_while(Result::ok) {
-            if sender.send(line).is_err() {
+            if sender.blocking_send(line).is_err() {
                 return;
             }
         }
@@ -382,9 +383,9 @@ mod tests {
             Elicit::Form { schema } => Some(Form::read(schema).unwrap()),
             _ => None,
         };
-        let (sender, mut lines) = mpsc::unbounded_channel();
+        let (sender, mut lines) = mpsc::channel(typed.len().max(1));
         for line in typed {
-            sender.send((*line).to_owned()).unwrap();
+            sender.send((*line).to_owned()).await.unwrap();
         }
         drop(sender);
         let mut shown = Vec::new();

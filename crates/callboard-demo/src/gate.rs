@@ -154,6 +154,10 @@ impl<T: Transport<RoleServer>> Transport<RoleServer> for GatedTransport<T> {
                 }
             }
             while self.refusals.try_join_next().is_some() {}
+            // A client that asks without reading is read no further.
+            if self.refusals.len() >= REFUSALS {
+                self.refusals.join_next().await;
+            }
         }
     }
 
@@ -162,6 +166,9 @@ impl<T: Transport<RoleServer>> Transport<RoleServer> for GatedTransport<T> {
         self.inner.close().await
     }
 }
+
+/// How many refusals may be on their way.
+const REFUSALS: usize = 64;
 
 fn method_not_found() -> ErrorData {
     ErrorData::new(ErrorCode::METHOD_NOT_FOUND, "Method not found", None)

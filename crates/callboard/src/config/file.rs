@@ -5,6 +5,7 @@
 //!   "files": {"command": "npx", "args": ["-y", "…"], "env": {"KEY": "value"}, "cwd": "/srv"},
 //!   "docs": {"url": "https://docs.example.com/mcp", "headers": {"Authorization": "Bearer …"}},
 //!   "mail": {"url": "unix:///run/mail/mcp.sock"},
+//!   "rare": {"command": "rare-server", "start": "lazy", "idle_stop": 300, "restart": "transient"},
 //!   "old": {"type": "sse", "url": "https://old.example.com/sse"}
 //! }}
 //! ```
@@ -12,9 +13,11 @@
 
 use super::{Reach, ServerConfig, ServerName};
 use crate::error::ConfigError;
+use callboard_proto::restart::RestartPolicy;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -37,6 +40,44 @@ struct Entry {
     kind: Option<String>,
     #[serde(default)]
     disabled: bool,
+    #[serde(default)]
+    start: Start,
+    #[serde(default)]
+    restart: Restart,
+    /// In seconds, as the two below.
+    idle_stop: Option<f64>,
+    keep_alive: Option<f64>,
+    timeout: Option<f64>,
+}
+
+/// When a server is started.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Start {
+    /// With the hub.
+    #[default]
+    Eager,
+    /// With its first call.
+    Lazy,
+}
+
+#[derive(Clone, Copy, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Restart {
+    #[default]
+    Permanent,
+    Transient,
+    Temporary,
+}
+
+impl From<Restart> for RestartPolicy {
+    fn from(restart: Restart) -> Self {
+        match restart {
+            Restart::Permanent => Self::Permanent,
+            Restart::Transient => Self::Transient,
+            Restart::Temporary => Self::Temporary,
+        }
+    }
 }
 
 pub(crate) fn read_file(path: &Path) -> Result<Vec<ServerConfig>, ConfigError> {
@@ -60,8 +101,59 @@ fn read(text: &str, path: &str) -> Result<Vec<ServerConfig>, ConfigError> {
         .into_iter()
         // Switched off by the user: its command must not run.
         .filter(|(_, entry)| !entry.disabled)
-        .map(|(name, entry)| server(name, entry))
+        .map(|(name, entry)| {
+            let life = Life::of(&name, &entry)?;
+            Ok(life.given_to(server(name, entry)?))
+        })
         .collect()
+}
+
+/// How a server is kept, whatever it is reached by.
+struct Life {
+    start: Start,
+    restart: RestartPolicy,
+    idle_stop: Option<Duration>,
+    keep_alive: Option<Duration>,
+    timeout: Option<Duration>,
+}
+
+impl Life {
+    fn of(name: &str, entry: &Entry) -> Result<Self, ConfigError> {
+        let seconds = |key: &str, value: Option<f64>| {
+            let read = |seconds| match Duration::try_from_secs_f64(seconds) {
+                Ok(read) if !read.is_zero() => Ok(read),
+                _ => Err(ConfigError::Server {
+                    server: name.to_owned(),
+                    reason: format!("its `{key}` is {seconds}; give a number of seconds above 0"),
+                }),
+            };
+            value.map(read).transpose()
+        };
+        Ok(Self {
+            start: entry.start,
+            restart: entry.restart.into(),
+            idle_stop: seconds("idle_stop", entry.idle_stop)?,
+            keep_alive: seconds("keep_alive", entry.keep_alive)?,
+            timeout: seconds("timeout", entry.timeout)?,
+        })
+    }
+
+    fn given_to(self, mut config: ServerConfig) -> ServerConfig {
+        config = config.restart(self.restart);
+        if self.start == Start::Lazy {
+            config = config.lazy();
+        }
+        if let Some(after) = self.idle_stop {
+            config = config.idle_stop(after);
+        }
+        if let Some(every) = self.keep_alive {
+            config = config.keep_alive(every);
+        }
+        if let Some(limit) = self.timeout {
+            config = config.timeout(limit);
+        }
+        config
+    }
 }
 
 fn server(name: String, entry: Entry) -> Result<ServerConfig, ConfigError> {
@@ -152,6 +244,30 @@ mod tests {
         assert!(
             matches!(&files.reach, Reach::Stdio(stdio) if stdio.args == ["-y", "x"] && stdio.env["K"] == "v")
         );
+    }
+
+    #[test]
+    fn how_a_server_is_kept_is_read_for_every_kind() {
+        for reach in [
+            r#""command": "x""#,
+            r#""url": "https://h.example/mcp""#,
+            r#""url": "unix:///x.sock""#,
+        ] {
+            let text = format!(
+                r#"{{"mcpServers": {{"s": {{{reach}, "start": "lazy", "restart": "transient", "idle_stop": 300,
+                     "keep_alive": 0.5, "timeout": 10}}}}}}"#
+            );
+            let server = read(&text, "mcp.json").unwrap().remove(0);
+            assert!(server.lazy, "{reach}");
+            assert_eq!(server.restart, RestartPolicy::Transient, "{reach}");
+            assert_eq!(server.idle_stop, Some(Duration::from_secs(300)), "{reach}");
+            assert_eq!(server.defaults.timeout, Some(Duration::from_secs(10)), "{reach}");
+            assert_ne!(
+                server.keep_alive,
+                read(&format!(r#"{{"mcpServers": {{"s": {{{reach}}}}}}}"#), "").unwrap()[0].keep_alive,
+                "{reach}"
+            );
+        }
     }
 
     #[test]
