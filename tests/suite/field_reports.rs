@@ -82,6 +82,7 @@ field_reports! {
     }
     fr_007 "after an outage a server that is back stays unused for many minutes" {
         supervision::call_waits_for_the_next_attempt_and_shortens_no_pause,
+        supervision::server_that_was_out_for_minutes_is_used_within_half_a_minute,
         supervision::server_that_was_given_up_is_brought_back_by_a_reconnect_or_after_five_minutes,
         supervision::command_that_was_missing_is_started_once_it_is_there,
     }

@@ -347,6 +347,17 @@ impl OpeningFailureKind {
         }
     }
 
+    /// Whether the server was not reached, or something before it said that it is not there at the moment: an outage,
+    /// and no fault of the server's.
+    #[must_use]
+    pub fn is_outage(&self) -> bool {
+        match self {
+            Self::Unavailable(_) | Self::Unreachable => true,
+            Self::Down(Down::Connect(_)) => !self.is_configuration(),
+            _ => false,
+        }
+    }
+
     /// Whether it says nothing of what the server speaks, so that what is remembered of it stands (ERA-13).
     #[must_use]
     pub fn is_transient(&self) -> bool {

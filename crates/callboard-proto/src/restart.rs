@@ -6,6 +6,9 @@
 //!           ▼
 //!         parked ──► tried every 5 minutes; left by a connection that stays healthy
 //! ```
+//! A server that is not reached at all is not parked for that: an outage, of a network or during a roll-out, is nothing
+//! that it does, to ask again every half minute costs next to nothing, and once it is over the server is to be used.
+//!
 //! Pure: the clock and the chance are arguments. Start reading at [`Restarts::ended`].
 
 use std::collections::VecDeque;
@@ -80,6 +83,8 @@ pub struct Restarts {
 pub enum Lived {
     /// It was never open for requests, for a reason that may pass.
     NeverOpen,
+    /// It was not even reached, or something before it said that it is not there at the moment.
+    Outage,
     /// Nor will it be while its configuration is as it is.
     Misconfigured,
     /// It was open for so long.
@@ -124,6 +129,7 @@ impl Restarts {
             Lived::Open(lived) if lived >= HEALTHY => *self = Self::default(),
             Lived::Open(_) => self.failed = 0,
             Lived::NeverOpen => self.failed += 1,
+            Lived::Outage => {}
             Lived::Misconfigured => self.parked = Some(ParkReason::Configuration),
         }
         while self
@@ -135,7 +141,7 @@ impl Restarts {
         }
         if self.failed >= FAILED_STARTS {
             self.parked.get_or_insert(ParkReason::FailedStarts);
-        } else if self.recent.len() >= INTENSITY {
+        } else if self.recent.len() >= INTENSITY && lived != Lived::Outage {
             self.parked.get_or_insert(ParkReason::Intensity);
         }
         if let Some(why) = self.parked {
@@ -143,7 +149,9 @@ impl Restarts {
             self.recent.clear();
             return Decision::Park { why, wait: PARKED };
         }
-        self.recent.push_back(now);
+        if lived != Lived::Outage {
+            self.recent.push_back(now);
+        }
         let wait = pause(self.streak, chance);
         self.streak = self.streak.saturating_add(1);
         Decision::Restart {
@@ -184,7 +192,7 @@ impl fmt::Display for ParkReason {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use Lived::{Misconfigured, NeverOpen, Open};
+    use Lived::{Misconfigured, NeverOpen, Open, Outage};
     use proptest::prelude::*;
 
     #[expect(
@@ -265,6 +273,17 @@ mod tests {
         assert_eq!(decided[7..], [parked; 3]);
     }
 
+    // FR-007
+    #[test]
+    fn an_outage_parks_nobody_and_is_asked_about_every_half_minute() {
+        let decided = play([Outage; 200], 1024);
+
+        let waits = waits(&decided);
+        assert_eq!(waits.len(), 200);
+        assert_eq!(waits[..3], [0, 250, 500]);
+        assert!(waits[8..].iter().all(|&wait| wait == LONGEST_PAUSE.as_millis()));
+    }
+
     // FR-009
     #[test]
     fn a_fault_of_the_configuration_parks_at_once_and_until_it_is_healthy() {
@@ -334,6 +353,7 @@ mod tests {
     fn life() -> impl Strategy<Value = Lived> {
         prop_oneof![
             4 => Just(NeverOpen),
+            2 => Just(Outage),
             1 => Just(Misconfigured),
             4 => (0u64..90_000).prop_map(|millis| Open(Duration::from_millis(millis))),
         ]
@@ -353,7 +373,9 @@ mod tests {
                         prop_assert!(wait <= LONGEST_PAUSE);
                         // Healthy times start the count anew, and are half a window each.
                         at.retain(|&earlier| now - earlier < HEALTHY);
-                        at.push(now);
+                        if lived != Outage {
+                            at.push(now);
+                        }
                         prop_assert!(at.len() <= INTENSITY + 1);
                         now += wait;
                     }

@@ -491,10 +491,11 @@ impl Supervisor {
         let lived = match lived {
             Some(lived) => Lived::Open(lived),
             None if says(|failure| failure.kind.is_configuration()) => Lived::Misconfigured,
+            None if says(|failure| failure.kind.is_outage()) => Lived::Outage,
             None => Lived::NeverOpen,
         };
         // What was remembered and did not hold is found out anew.
-        if lived == Lived::NeverOpen && !says(|failure| failure.kind.is_transient()) {
+        if matches!(lived, Lived::NeverOpen | Lived::Outage) && !says(|failure| failure.kind.is_transient()) {
             child.known = child.known.forgotten();
         }
         child.slot.publish(|state| state.failure = failure);
