@@ -682,6 +682,7 @@ fn what_is_sent_again_depends_on_the_policy_and_on_what_may_have_run() {
 fn pauses(exchange: &mut Exchange, outcome: &Outcome, chance: Chance, now: &mut Instant) -> Vec<u128> {
     let mut pauses = Vec::new();
     loop {
+        assert!(pauses.len() < 100, "it does not end: {pauses:?}");
         exchange.handle_admitted(Era::Modern);
         drain(exchange);
         exchange.handle_settled(outcome.clone(), true, chance, *now);
