@@ -234,8 +234,7 @@ impl Circuit {
     }
 
     fn open(&mut self, since: Instant, pause: Duration, roll: f64, now: Instant) {
-        let half = pause / 2;
-        let until = crate::deadline::later(now, half + half.mul_f64(roll.clamp(0.0, 1.0)));
+        let until = crate::deadline::later(now, crate::pause::jittered(pause, roll));
         self.state = State::Open { since, pause, until };
     }
 }

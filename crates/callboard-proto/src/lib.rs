@@ -25,6 +25,7 @@ pub mod method;
 pub mod mirror;
 pub mod mrtr;
 pub mod negotiate;
+pub mod pause;
 pub mod pieces;
 pub mod protocol;
 pub mod restart;

@@ -11,6 +11,7 @@
 //!
 //! Pure: the clock and the chance are arguments. Start reading at [`Restarts::ended`].
 
+use crate::pause;
 use std::collections::VecDeque;
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -123,8 +124,8 @@ pub enum ParkReason {
 }
 
 impl Restarts {
-    /// Decides what follows the end of a connection, at `now`. `chance` is any random number.
-    pub fn ended(&mut self, lived: Lived, now: Instant, chance: u64) -> Decision {
+    /// Decides what follows the end of a connection, at `now`. `roll` is a random number from 0 to 1.
+    pub fn ended(&mut self, lived: Lived, now: Instant, roll: f64) -> Decision {
         match lived {
             Lived::Open(lived) if lived >= HEALTHY => *self = Self::default(),
             Lived::Open(_) => self.failed = 0,
@@ -152,7 +153,7 @@ impl Restarts {
         if lived != Lived::Outage {
             self.recent.push_back(now);
         }
-        let wait = pause(self.streak, chance);
+        let wait = pause_after(self.streak, roll);
         self.streak = self.streak.saturating_add(1);
         Decision::Restart {
             attempt: self.streak,
@@ -161,18 +162,12 @@ impl Restarts {
     }
 }
 
-/// The pause after `streak` restarts in a row: none, then 250 ms doubling to 30 s, of which the second half is left
-/// to chance, so that servers that went down together do not come back together.
-fn pause(streak: u32, chance: u64) -> Duration {
+/// The pause after `streak` restarts in a row: none, then 250 ms doubling to 30 s, with jitter.
+fn pause_after(streak: u32, roll: f64) -> Duration {
     let Some(doublings) = streak.checked_sub(1) else {
         return Duration::ZERO;
     };
-    let whole = FIRST_PAUSE
-        .saturating_mul(1 << doublings.min(16))
-        .min(LONGEST_PAUSE);
-    let half = whole / 2;
-    let parts = u32::try_from(chance % 1025).unwrap_or_default();
-    half + half * parts / 1024
+    pause::jittered(pause::grown(FIRST_PAUSE, doublings, LONGEST_PAUSE), roll)
 }
 
 impl fmt::Display for ParkReason {
@@ -206,14 +201,14 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     /// Lets a server end `lives` one after the other, each as soon as its pause is over; gives what was decided.
-    fn play(lives: impl IntoIterator<Item = Lived>, chance: u64) -> Vec<Decision> {
+    fn play(lives: impl IntoIterator<Item = Lived>, roll: f64) -> Vec<Decision> {
         let (mut restarts, mut now) = (Restarts::default(), now());
         let mut decided = Vec::new();
         for lived in lives {
             if let Open(lived) = lived {
                 now += lived;
             }
-            let decision = restarts.ended(lived, now, chance);
+            let decision = restarts.ended(lived, now, roll);
             now += match decision {
                 Decision::Restart { wait, .. } | Decision::Park { wait, .. } => wait,
             };
@@ -233,21 +228,25 @@ mod tests {
     // FR-006, FR-007
     #[test]
     fn the_pause_before_a_restart_grows_to_its_cap_and_has_jitter() {
-        let whole: Vec<u128> = (0..10).map(|streak| pause(streak, 1024).as_millis()).collect();
-        let half: Vec<u128> = (0..10).map(|streak| pause(streak, 0).as_millis()).collect();
+        let whole: Vec<u128> = (0..10)
+            .map(|streak| pause_after(streak, 1.0).as_millis())
+            .collect();
+        let half: Vec<u128> = (0..10)
+            .map(|streak| pause_after(streak, 0.0).as_millis())
+            .collect();
 
         assert_eq!(
             whole,
             [0, 250, 500, 1000, 2000, 4000, 8000, 16_000, 30_000, 30_000]
         );
         assert_eq!(half, [0, 125, 250, 500, 1000, 2000, 4000, 8000, 15_000, 15_000]);
-        assert_eq!(pause(u32::MAX, 1024), LONGEST_PAUSE);
+        assert_eq!(pause_after(u32::MAX, 1.0), LONGEST_PAUSE);
     }
 
     // FR-006
     #[test]
     fn a_server_that_dies_right_after_each_start_is_parked_by_intensity() {
-        let decided = play([Open(SECOND / 10); 12], 0);
+        let decided = play([Open(SECOND / 10); 12], 0.0);
 
         assert_eq!(waits(&decided).len(), INTENSITY);
         let parked = Decision::Park {
@@ -263,7 +262,7 @@ mod tests {
 
     #[test]
     fn a_server_that_never_opens_is_parked_after_eight_failed_starts() {
-        let decided = play([NeverOpen; 10], 0);
+        let decided = play([NeverOpen; 10], 0.0);
 
         assert_eq!(waits(&decided), [0, 125, 250, 500, 1000, 2000, 4000]);
         let parked = Decision::Park {
@@ -276,7 +275,7 @@ mod tests {
     // FR-007
     #[test]
     fn an_outage_parks_nobody_and_is_asked_about_every_half_minute() {
-        let decided = play([Outage; 200], 1024);
+        let decided = play([Outage; 200], 1.0);
 
         let waits = waits(&decided);
         assert_eq!(waits.len(), 200);
@@ -297,7 +296,7 @@ mod tests {
             )
         };
 
-        let decided = play([Misconfigured, NeverOpen, Open(SECOND), Open(60 * SECOND)], 0);
+        let decided = play([Misconfigured, NeverOpen, Open(SECOND), Open(60 * SECOND)], 0.0);
 
         assert!(decided[..3].iter().all(parked), "{decided:?}");
         assert_eq!(
@@ -312,8 +311,8 @@ mod tests {
     // FR-006: not a successful handshake, a steady time ends the streak.
     #[test]
     fn a_streak_ends_with_a_minute_of_health() {
-        let short = play([Open(59 * SECOND); 4], 0);
-        let long = play([Open(60 * SECOND); 40], 0);
+        let short = play([Open(59 * SECOND); 4], 0.0);
+        let long = play([Open(60 * SECOND); 40], 0.0);
 
         assert_eq!(waits(&short), [0, 125, 250, 500]);
         assert_eq!(
@@ -327,7 +326,7 @@ mod tests {
     fn failed_starts_count_in_a_row_only() {
         let lives = [[NeverOpen; 7].as_slice(), &[Open(SECOND)], &[NeverOpen; 2]].concat();
 
-        let decided = play(lives, 1024);
+        let decided = play(lives, 1.0);
 
         let parks = decided
             .iter()
@@ -361,14 +360,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_a_server_does_restarts_are_bounded(lives in prop::collection::vec(life(), 0..60), chance: u64) {
+        fn whatever_a_server_does_restarts_are_bounded(lives in prop::collection::vec(life(), 0..60), roll in 0.0..=1.0) {
             let (mut restarts, mut now) = (Restarts::default(), now());
             let mut at: Vec<Instant> = Vec::new();
             for lived in lives {
                 if let Open(lived) = lived {
                     now += lived;
                 }
-                match restarts.ended(lived, now, chance) {
+                match restarts.ended(lived, now, roll) {
                     Decision::Restart { wait, .. } => {
                         prop_assert!(wait <= LONGEST_PAUSE);
                         // Healthy times start the count anew, and are half a window each.

@@ -12,6 +12,7 @@
 
 mod child;
 
+use crate::chance;
 use crate::clock;
 use crate::config::{ServerConfig, ServerName};
 use crate::connection::ConnRef;
@@ -26,7 +27,6 @@ use callboard_proto::protocol::End;
 use callboard_proto::restart::{Decision, HEALTHY, Lived, ParkReason, Restarts};
 use child::{Child, Goal};
 use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -510,7 +510,7 @@ impl Supervisor {
             });
         }
         let now = clock::now();
-        match child.restarts.ended(lived, now.into_std(), chance()) {
+        match child.restarts.ended(lived, now.into_std(), chance::roll()) {
             Decision::Restart { attempt, wait } => {
                 warn!(%server, %reason, attempt, ?wait, "server is down");
                 child.slot.publish(|state| state.restarts += 1);
@@ -654,11 +654,6 @@ impl Child {
             .is_some_and(|live| live.ready.is_some() && !live.closing);
         open && self.goal == Goal::Run && (self.config.lazy || self.config.idle_stop.is_some())
     }
-}
-
-/// Any number.
-fn chance() -> u64 {
-    RandomState::new().hash_one(0u8)
 }
 
 impl Actor for Supervisor {

@@ -8,6 +8,7 @@
 //! The repeats that the protocol itself demands (another version, another session, other headers) are none of these:
 //! they are in [`Exchange::handle_settled`](super::Exchange::handle_settled).
 
+use crate::pause;
 use crate::protocol::{Outcome, Violation};
 use crate::wire::Down;
 use std::time::Duration;
@@ -150,9 +151,8 @@ impl Tries {
         if repeat.renewed {
             return Some((repeat, Duration::ZERO));
         }
-        let step = FIRST.saturating_mul(1 << self.pauses.min(DOUBLINGS)).min(LONGEST);
-        let half = step / 2;
-        let roll = half.mul_f64(chance.roll.clamp(0.0, 1.0));
+        let half = pause::grown(FIRST, self.pauses, LONGEST) / 2;
+        let roll = pause::chance_of(half, chance.roll);
         // What the server asks for is the least, and beyond it callers spread; a server that asks for no time at all is
         // given our own.
         let least = repeat.asked.map_or(half, |asked| asked.max(half));
@@ -186,9 +186,6 @@ const FIRST: Duration = Duration::from_millis(100);
 
 /// The longest pause of our own.
 const LONGEST: Duration = Duration::from_secs(2);
-
-/// Doublings after which the longest is reached.
-const DOUBLINGS: u32 = 5;
 
 /// How often a request is sent again that may have run: one that ends its server is not to end it for long.
 const UNKNOWN: u32 = 2;
