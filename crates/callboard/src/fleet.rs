@@ -4,8 +4,8 @@ use crate::client::Client;
 use crate::error::{FleetError, NoSuchServer};
 use crate::hub::{Hub, ServerView};
 use crate::slot::Phase;
-use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt as _, StreamExt as _};
 use std::future::IntoFuture;
 use std::pin::Pin;
 use std::time::Duration;
@@ -72,7 +72,12 @@ impl<'a> FleetReady<'a> {
         let mut waits: FuturesUnordered<_> = waits.collect();
         let (mut ready, mut failed) = (Vec::new(), Vec::new());
         while ready.len() < wanted {
-            match waits.next().await {
+            // Those that are left cannot make up for those that have failed: who is there is told, and nobody waited for.
+            let settled = match ready.len() + waits.len() < wanted {
+                true => waits.next().now_or_never().flatten(),
+                false => waits.next().await,
+            };
+            match settled {
                 Some(Ok(view)) => ready.push(view),
                 Some(Err(error)) => failed.push(error),
                 None => {
