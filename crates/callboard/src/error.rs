@@ -52,12 +52,13 @@ pub enum CallErrorKind {
         /// The state of the server and what led to it.
         reason: String,
     },
-    /// As many calls wait for this server, or are on the wire, as may.
-    #[error("the limit of {limit} calls is reached; try again later or raise `{option}`")]
+    /// As many calls wait for this server, or are on the wire, as may; or as many child processes run.
+    #[error("the limit of {limit} {} is reached; try again later or raise `{option}`", limited(.option))]
     Overloaded {
         /// The limit that was reached.
         limit: usize,
-        /// The option that sets it: `max_waiting`, or, for a call that a handler makes, `max_in_flight`.
+        /// The option that sets it: `max_waiting`; for a call that a handler makes, `max_in_flight`; where the server
+        /// is not running, and would be one process too many, `max_children`.
         option: &'static str,
     },
     /// The server cannot be reached, and its circuit breaker is open
@@ -590,6 +591,14 @@ fn each(failed: &[ReadyError]) -> String {
         text.push_str(&format!("; and {} more", failed.len() - 5));
     }
     text
+}
+
+/// What there are too many of.
+fn limited(option: &str) -> &'static str {
+    match option {
+        "max_children" => "child processes, none of them idle,",
+        _ => "calls",
+    }
 }
 
 /// What to do about a limit that passed.
