@@ -189,12 +189,19 @@ impl Slot {
         let now = clock::now();
         home.take_in();
         let declared = config.declares(dispatcher.declares());
+        // From the first look on: whoever waits for all servers must not take a lazy one for one that is coming up.
+        let phase = match config.lazy {
+            true => Phase::Idle {
+                reason: UNCALLED.into(),
+            },
+            false => Phase::Connecting { after: None },
+        };
         let state = SlotState {
             gate: Arc::new(Gate::new(&config)),
             handled: call::handled(&declared, |kind| dispatcher.handles(kind)),
             declared,
             config,
-            phase: Phase::Connecting { after: None },
+            phase,
             since: now,
             restarts: 0,
             failure: None,
@@ -496,6 +503,8 @@ impl Slot {
     }
 }
 
+/// Why a lazy server has no connection.
+pub(crate) const UNCALLED: &str = "it starts with its first call";
 /// Why a removed server takes no calls.
 pub(crate) const REMOVED: &str = "it was removed";
 

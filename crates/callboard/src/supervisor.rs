@@ -18,7 +18,7 @@ use crate::config::{ServerConfig, ServerName};
 use crate::connection::ConnRef;
 use crate::error::ControlError;
 use crate::shared::Shared;
-use crate::slot::{Phase, REMOVED, Slot};
+use crate::slot::{Phase, REMOVED, Slot, UNCALLED};
 #[cfg(test)]
 use crate::trap::Place;
 use actix::{Actor, ActorContext as _, Addr, Context, Handler, Message};
@@ -625,9 +625,6 @@ impl Supervisor {
         context.stop();
     }
 }
-
-/// Why a lazy server has no connection.
-const UNCALLED: &str = "it starts with its first call";
 
 impl Child {
     /// It has no connection, and will have none until it is called.
