@@ -638,7 +638,7 @@ impl Child {
         let rests = self.slot.rest_if_idle(reason.into());
         if rests {
             self.goal = Goal::Rest;
-            self.close();
+            self.close_present();
         }
         rests
     }

@@ -212,10 +212,17 @@ impl Child {
         });
     }
 
-    /// Asks all its connections to end, in order.
-    pub(super) fn close(&mut self) {
+    /// Asks its present connection to end, in order. One that lets its calls end is no less under way for that.
+    pub(super) fn close_present(&mut self) {
         self.timer = None;
         self.end_live(ConnMsg::Close);
+    }
+
+    /// Asks all its connections to end, in order.
+    pub(super) fn close(&mut self) {
+        // The state tells them how it goes on: nothing may be started any more.
+        self.wakers.clear();
+        self.close_present();
         for conn in &self.draining {
             conn.addr.do_send(ConnMsg::Close);
         }
