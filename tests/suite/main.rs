@@ -30,4 +30,6 @@ mod sessions;
 #[cfg(target_os = "linux")]
 mod shutdown;
 mod sockets;
+#[cfg(target_os = "linux")]
+mod supervision;
 mod support;

@@ -521,7 +521,8 @@ pub(crate) fn launched(name: &str, text: &str, scripts: &[Script]) -> (ServerCon
     (with_env(config, &server), server)
 }
 
-fn with_env(config: ServerConfig, server: &StdioScript) -> ServerConfig {
+/// The configuration with what the program needs in its environment.
+pub(crate) fn with_env(config: ServerConfig, server: &StdioScript) -> ServerConfig {
     let variables = server.env().into_iter();
     variables.fold(config, |config, (key, value)| {
         config.env(key, value.into_string().unwrap())
@@ -830,7 +831,7 @@ impl HeldClock {
     }
 
     /// Lets everything run that can, for a millisecond outside of the clock.
-    async fn settle(&self) {
+    pub(crate) async fn settle(&self) {
         let (_open, nothing) = std::sync::mpsc::channel::<()>();
         let pause = tokio::task::spawn_blocking(move || nothing.recv_timeout(millis(1)));
         pause.await.unwrap().unwrap_err();
