@@ -957,7 +957,8 @@ impl Opening {
         Step::Opened(Opened {
             revision,
             channel: self.config.channel,
-            result,
+            // It is kept as long as the connection, and is not to keep the whole buffer that it was read into.
+            result: result.map(|result| Bytes::copy_from_slice(&result)),
             slow: self.slow,
             attempts: std::mem::take(&mut self.attempts),
         })

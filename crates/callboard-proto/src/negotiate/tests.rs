@@ -634,6 +634,26 @@ fn a_server_that_was_slow_once_stays_known_as_slow() {
 
 // ERA-13
 #[test]
+fn what_is_kept_of_an_opening_does_not_keep_the_buffer_that_it_was_read_into() {
+    for (state, reply) in [(In::Probing, modern()), (In::Initializing, legacy())] {
+        let Reply::Result(read) = reply.clone() else {
+            panic!()
+        };
+        let (mut opening, now) = brought_to(state, Channel::Pipe);
+        let input = match state {
+            In::Probing => Input::Discovered(reply),
+            _ => Input::Initialized(reply),
+        };
+        let Step::Opened(opened) = opening.handle(input, now) else {
+            panic!()
+        };
+        let kept = opened.result.unwrap();
+        assert_eq!(kept, read);
+        assert_ne!(kept.as_ptr(), read.as_ptr());
+    }
+}
+
+#[test]
 fn what_says_nothing_of_a_server_leaves_what_is_remembered_of_it() {
     use OpeningFailureKind as K;
     let table = [

@@ -50,10 +50,11 @@ impl Session {
         let Some(id) = answer.get(headers::MCP_SESSION_ID) else {
             return Ok(());
         };
-        if !id.to_str().is_ok_and(headers::valid_session_id) {
+        // A copy: a clone would keep the whole buffer that the answer was read into.
+        let text = id.to_str().ok().filter(|text| headers::valid_session_id(text));
+        let Some(mut id) = text.and_then(|text| HeaderValue::from_str(text).ok()) else {
             return Err("the session id of the server has characters other than visible ASCII".to_owned());
-        }
-        let mut id = id.clone();
+        };
         id.set_sensitive(true);
         self.id.get_or_init(|| id);
         Ok(())
