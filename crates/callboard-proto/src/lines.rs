@@ -19,7 +19,19 @@ pub struct Lines {
     start: Pieces,
     /// How much of the buffer is known to hold no line end.
     searched: usize,
+    /// How much the buffer had room for when it was given out.
+    room: usize,
+    pace: Pace,
     state: State,
+}
+
+/// How much is read at a time: a connection at rest is not to hold a large buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pace {
+    /// Little.
+    Slow,
+    /// As much as a pipe holds, since a read has filled its room; so many have been small since.
+    Quick { small: u8 },
 }
 
 /// What came in.
@@ -67,22 +79,55 @@ impl Lines {
             limit,
             start: Pieces::default(),
             searched: 0,
+            room: 0,
+            pace: Pace::Slow,
             state: State::Start,
         }
     }
 
-    /// The buffer to read into, with room for at least 64 KiB. What is in it may only be added to.
+    /// The buffer to read into, with room for at least 4 KiB, and 64 KiB where much comes. What is in it may only be
+    /// added to.
     pub fn buffer(&mut self) -> &mut BytesMut {
-        if self.buffer.capacity() - self.buffer.len() < ROOM {
+        self.find_pace();
+        let (room, read) = match self.pace {
+            Pace::Slow => (LITTLE_ROOM, LITTLE_READ),
+            Pace::Quick { .. } => (ROOM, READ),
+        };
+        if self.free() < room {
             let line_goes_on = self.searched == self.buffer.len();
             if line_goes_on && self.searched >= ROOM {
                 self.start.push(std::mem::take(&mut self.buffer));
                 self.searched = 0;
             }
             // Large pieces of a large line, so that the room that each leaves is little of it.
-            self.buffer.reserve(self.start.len().clamp(READ, LARGEST_READ));
+            self.buffer.reserve(self.start.len().clamp(read, LARGEST_READ));
         }
+        self.room = self.free();
         &mut self.buffer
+    }
+
+    fn free(&self) -> usize {
+        self.buffer.capacity() - self.buffer.len()
+    }
+
+    /// Looks at how much has been read since the buffer was last given out; lines taken from it do not change its room.
+    fn find_pace(&mut self) {
+        let read = self.room.saturating_sub(self.free());
+        self.pace = match self.pace {
+            pace if read == 0 => pace,
+            _ if read == self.room => Pace::Quick { small: 0 },
+            Pace::Quick { small } if read < LITTLE_ROOM && small < SMALL_READS => {
+                Pace::Quick { small: small + 1 }
+            }
+            Pace::Quick { .. } if read < LITTLE_ROOM => {
+                if self.buffer.is_empty() {
+                    self.buffer = BytesMut::new();
+                }
+                Pace::Slow
+            }
+            Pace::Quick { .. } => Pace::Quick { small: 0 },
+            Pace::Slow => Pace::Slow,
+        };
     }
 
     /// The next line that is complete; `None` until more has been read.
@@ -230,10 +275,15 @@ fn content(line: &[u8]) -> &[u8] {
     line.strip_suffix(b"\r").unwrap_or(line)
 }
 
-/// The room a buffer has when it is given out, at least.
+/// The room a buffer has when it is given out, at least, where much comes.
 const ROOM: usize = 64 * 1024;
 /// What is reserved where there is less.
 const READ: usize = 128 * 1024;
+/// The same where little comes.
+const LITTLE_ROOM: usize = 4 * 1024;
+const LITTLE_READ: usize = 8 * 1024;
+/// A stream that filled its room is not taken for slow before there were more small reads than this in a row.
+const SMALL_READS: u8 = 16;
 /// What is reserved at most, within a large line.
 const LARGEST_READ: usize = 1 << 20;
 
@@ -349,6 +399,36 @@ mod tests {
             lines.buffer.capacity()
         );
         assert_eq!(lines.finish(), Some(Line::Message(Bytes::from_static(b"two"))));
+    }
+
+    #[test]
+    fn little_is_held_where_little_comes_and_much_is_read_at_once_where_much_comes() {
+        let mut lines = Lines::new(1 << 20);
+        let read = |lines: &mut Lines, length: usize| {
+            let buffer = lines.buffer();
+            let room = buffer.capacity() - buffer.len();
+            let length = length.min(room);
+            buffer.extend_from_slice(&vec![b'a'; length - 1]);
+            buffer.extend_from_slice(b"\n");
+            while lines.next().is_some() {}
+            room
+        };
+
+        for _ in 0..100 {
+            assert!((LITTLE_ROOM..ROOM).contains(&read(&mut lines, 500)));
+        }
+        assert!((0..3).any(|_| read(&mut lines, usize::MAX) >= ROOM));
+        for _ in 0..100 {
+            assert!(read(&mut lines, 20_000) >= ROOM);
+            assert!(read(&mut lines, 500) >= ROOM, "one small read is no rest");
+        }
+        for _ in 0..=SMALL_READS {
+            read(&mut lines, 500);
+        }
+        // Asked for the buffer again where nothing came, as a reader is that waits for something else too.
+        for _ in 0..100 {
+            assert!(lines.buffer().capacity() <= LITTLE_READ);
+        }
     }
 
     #[test]

@@ -19,6 +19,9 @@ const RING: usize = 64 << 10;
 /// A longer line is logged in pieces.
 const LINE: usize = 8 << 10;
 
+/// What is read at a time before a child has said so much at once.
+const LITTLE: usize = 1 << 10;
+
 /// How long after the child's end its stderr is still read: a process that left the group may hold it open.
 const AFTER_END: Duration = Duration::from_millis(100);
 
@@ -75,7 +78,7 @@ pub(super) fn drain(
             sleep(AFTER_END).await;
         };
         tokio::pin!(after_end);
-        let mut buffer = vec![0; LINE];
+        let mut buffer = vec![0; LITTLE];
         let mut turn = Turn::new();
         loop {
             tokio::select! {
@@ -86,6 +89,9 @@ pub(super) fn drain(
                         turn.took(length);
                         tail.push(&buffer[..length]);
                         log.push(&buffer[..length]);
+                        if length == buffer.len() {
+                            buffer.resize(LINE, 0);
+                        }
                     }
                 },
                 () = &mut after_end => break,
