@@ -14,7 +14,7 @@
 
 use crate::memory::{self, End, Peer};
 use crate::stream::{self, Posted, StreamConfig};
-use crate::{Events, Link, early};
+use crate::{Events, Link, early, queue};
 use bytes::{Bytes, BytesMut};
 use callboard_proto::brief::panic_text;
 use callboard_proto::wire::{ConnectFailure, Down};
@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, DuplexStream};
 use tokio::runtime::Handle;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -220,7 +220,7 @@ impl fmt::Debug for Wire {
 /// Dropping the link drops, on that runtime, whatever the transport has given.
 #[must_use = "dropping the link ends the connection"]
 pub fn open(config: &StreamConfig, transport: Arc<dyn Transport>, runtime: &Handle, events: Events) -> Link {
-    let (post, mut posts) = mpsc::channel(config.queue.max(1));
+    let (post, mut posts) = queue::bounded(config.queue.max(1));
     let (made, making) = oneshot::channel();
     let (over, reason) = oneshot::channel();
     let host = AbortOnDropHandle::new(runtime.spawn(host(transport, made, over)));

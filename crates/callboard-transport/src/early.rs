@@ -1,9 +1,8 @@
 //! What is posted to a transport that is still being connected.
 
-use crate::Post;
+use crate::{Post, queue};
 use callboard_proto::wire::{Command, Down};
 use std::pin::pin;
-use tokio::sync::mpsc;
 
 /// The most that is taken before there is a connection; what comes after that waits in its queue.
 const EARLY: usize = 256;
@@ -13,7 +12,7 @@ const EARLY: usize = 256;
 /// A connection that is closed, or whose link is dropped, is not waited for: `connecting` is dropped.
 pub(crate) async fn connected<C>(
     connecting: impl Future<Output = Result<C, Down>>,
-    posts: &mut mpsc::Receiver<Post>,
+    posts: &mut queue::Receiver,
 ) -> Result<(C, Vec<Post>), Down> {
     let mut early = Vec::new();
     let mut connecting = pin!(connecting);

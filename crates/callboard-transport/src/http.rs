@@ -48,7 +48,7 @@ pub use config::HttpConfig;
 pub use proxy::{Proxies, Proxy, ProxyUrl};
 pub use tls::Tls;
 
-use crate::{Events, Lifeline, Link, Post};
+use crate::{Events, Lifeline, Link, Post, queue};
 use bytes::Bytes;
 use callboard_proto::wire::{Command, Down, Ended, Event, Key, SendMeta};
 use callboard_proto::{Era, Frame, Junk, Method};
@@ -64,7 +64,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::Semaphore;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
@@ -77,7 +77,7 @@ use upload::Wire;
 /// reached shows as [`Ended::Unreachable`] of that message.
 #[must_use]
 pub fn open(config: &HttpConfig, clients: &Clients, events: Events) -> Link {
-    let (posts, inbox) = mpsc::channel(QUEUE);
+    let (posts, inbox) = queue::bounded(QUEUE);
     let driver = Driver {
         inbox,
         errands: Errands::default(),
@@ -91,7 +91,7 @@ pub fn open(config: &HttpConfig, clients: &Clients, events: Events) -> Link {
 
 /// The task that takes commands. It alone starts and aborts the others; all of them end with it.
 struct Driver {
-    inbox: mpsc::Receiver<Post>,
+    inbox: queue::Receiver,
     errands: Errands,
     /// The standing stream of the session: one task at most.
     standing: JoinSet<()>,
@@ -140,12 +140,13 @@ impl Driver {
             tokio::select! {
                 post = self.inbox.recv() => match post {
                     None => return,
-                    Some(Post { command: Command::Close, .. }) => return self.close().await,
+                    // In boxes: what is rarely done is not to enlarge every transport's task.
+                    Some(Post { command: Command::Close, .. }) => return Box::pin(self.close()).await,
                     Some(Post { command: Command::Abort { key }, .. }) => self.abort(key).await,
                     Some(Post { command: Command::Forget { key }, .. }) => self.forget(key).await,
                     Some(Post { command: Command::Send { key, message, meta }, mark }) => {
                         if let Some(key) = key && is_legacy(&meta, &Method::INITIALIZE) {
-                            self.leave_session(key).await;
+                            Box::pin(self.leave_session(key)).await;
                         }
                         let session = self.shared.session();
                         session.note(&meta);
@@ -211,7 +212,7 @@ impl Driver {
         if is_legacy(&letter.meta, &Method::INITIALIZED) {
             // All others wait for this one, so that it waits for none.
             let gate = self.errands.gate();
-            let latch = self.listen().await;
+            let latch = Box::pin(self.listen()).await;
             self.errands
                 .start(Rc::clone(&self.shared), letter, gate, Some(latch));
             return Ok(());

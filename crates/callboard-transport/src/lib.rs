@@ -18,6 +18,7 @@ mod framing;
 pub mod http;
 mod inbox;
 pub mod memory;
+mod queue;
 pub mod stdio;
 pub mod stream;
 mod turn;
@@ -27,7 +28,7 @@ use callboard_proto::wire::{Command, Down, Event};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::task::AbortOnDropHandle;
 
 /// The most events in one [`Batch`].
@@ -170,7 +171,7 @@ impl Drop for Lifeline {
 /// reaper, the child process.
 #[derive(Debug)]
 pub struct Link {
-    posts: mpsc::Sender<Post>,
+    posts: queue::Sender,
     _tasks: Vec<AbortOnDropHandle<()>>,
     child: Option<stdio::ChildHandle>,
 }
@@ -186,8 +187,7 @@ pub enum NotTaken {
 
 impl Link {
     /// A link over `posts` that keeps `tasks` alive.
-    #[must_use]
-    pub fn new(posts: mpsc::Sender<Post>, tasks: Vec<AbortOnDropHandle<()>>) -> Self {
+    pub(crate) fn new(posts: queue::Sender, tasks: Vec<AbortOnDropHandle<()>>) -> Self {
         Self {
             posts,
             _tasks: tasks,
@@ -196,8 +196,7 @@ impl Link {
     }
 
     /// The same, with a child process that ends with it.
-    #[must_use]
-    pub fn with_child(mut self, child: stdio::ChildHandle) -> Self {
+    pub(crate) fn with_child(mut self, child: stdio::ChildHandle) -> Self {
         self.child = Some(child);
         self
     }
@@ -224,9 +223,6 @@ impl Link {
     ///
     /// [`NotTaken`], with the command dropped.
     pub fn post(&self, post: Post) -> Result<(), NotTaken> {
-        self.posts.try_send(post).map_err(|error| match error {
-            mpsc::error::TrySendError::Full(_) => NotTaken::Full,
-            mpsc::error::TrySendError::Closed(_) => NotTaken::Gone,
-        })
+        self.posts.try_send(post)
     }
 }

@@ -13,7 +13,7 @@
 
 use crate::inbox::Inbox;
 use crate::stream::{Posted, StreamConfig};
-use crate::{BATCH, Events, Link, Post, WireMark, take_batch};
+use crate::{BATCH, Events, Link, Post, WireMark, queue, take_batch};
 use bytes::Bytes;
 use callboard_proto::frame::key_of_large;
 use callboard_proto::wire::{Command, Down, Ended, Event, Key, Outgoing, StartFailure};
@@ -77,7 +77,7 @@ pub fn open(end: End, events: Events) -> Link {
         frame_limit: usize::MAX,
         ..StreamConfig::default()
     };
-    let (post, posts) = mpsc::channel(config.queue);
+    let (post, posts) = queue::bounded(config.queue);
     let posted = Posted {
         early: Vec::new(),
         posts,
@@ -195,7 +195,7 @@ impl Connector {
                 Down::Start(StartFailure::Other("nobody listens any more".to_owned()))
             }
         };
-        let (post, posts) = mpsc::channel(1);
+        let (post, posts) = queue::bounded(1);
         let refusal = tokio::task::spawn_local(async move {
             events.down(reason);
             drop(posts);

@@ -19,7 +19,7 @@ mod stderr;
 pub use reaper::{ChildHandle, Reaper};
 
 use crate::framing::{Reader, Writer};
-use crate::{Events, Link};
+use crate::{Events, Link, queue};
 use callboard_proto::lines::Lines;
 use futures_util::FutureExt as _;
 use reaper::Graces;
@@ -27,7 +27,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 use tokio_util::task::AbortOnDropHandle;
 
 /// How a server is started as a child process, and the limits of the connection to it.
@@ -126,7 +126,7 @@ impl fmt::Debug for StdioConfig {
 /// nothing of the process tree is left, which may be after the [`Link`] was dropped.
 #[must_use = "dropping the link kills the server"]
 pub fn open(config: &StdioConfig, events: Events, reaper: &Reaper, gone: oneshot::Sender<()>) -> Link {
-    let (post, posts) = mpsc::channel(config.queue.max(1));
+    let (post, posts) = queue::bounded(config.queue.max(1));
     let spawned = match spawn::spawn(config) {
         Ok(spawned) => spawned,
         Err(failure) => {
@@ -150,8 +150,9 @@ pub fn open(config: &StdioConfig, events: Events, reaper: &Reaper, gone: oneshot
         events: events.clone(),
         remote: child.control(),
     };
-    let dead = reaper::over(fate.clone()).map(drop);
-    let farewell = ending::farewell(child.control(), fate, stderr, drained);
+    // In boxes: a task has room for what it is given several times over.
+    let dead = Box::pin(reaper::over(fate.clone()).map(drop));
+    let farewell = Box::pin(ending::farewell(child.control(), fate, stderr, drained));
     let writer = Writer {
         output: spawned.stdin,
         early: Vec::new(),

@@ -10,14 +10,13 @@
 //! Start reading at [`open`]; where a connection must be made first, see [`crate::unix`].
 
 use crate::framing::{Reader, Remote, Writer};
-use crate::{Events, Link, Post, early};
+use crate::{Events, Link, Post, early, queue};
 use callboard_proto::lines::Lines;
 use callboard_proto::wire::Down;
 use std::future::ready;
 use std::io::{self, ErrorKind};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::mpsc;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -71,7 +70,7 @@ where
     R: AsyncRead + Unpin + 'static,
     W: AsyncWrite + Unpin + 'static,
 {
-    let (post, mut posts) = mpsc::channel(config.queue.max(1));
+    let (post, mut posts) = queue::bounded(config.queue.max(1));
     let config = config.clone();
     let task = tokio::task::spawn_local(async move {
         let _lifeline = events.lifeline();
@@ -89,7 +88,7 @@ where
 /// What was posted, and what will be.
 pub(crate) struct Posted {
     pub(crate) early: Vec<Post>,
-    pub(crate) posts: mpsc::Receiver<Post>,
+    pub(crate) posts: queue::Receiver,
 }
 
 /// Runs a connection until its link is dropped. `hung_up` is asked why the stream ended, where it was not us.

@@ -6,7 +6,7 @@
 
 use super::Remote;
 use super::outbox::Outbox;
-use crate::{Events, Post, take_batch};
+use crate::{Events, Post, queue, take_batch};
 use callboard_proto::wire::{Command, Down, Event};
 use std::future::poll_fn;
 use std::io;
@@ -14,7 +14,6 @@ use std::pin::Pin;
 use std::task::{Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
-use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
 /// How long a broken stream leaves the word to the reader, who knows the reason if the other side is gone.
@@ -28,7 +27,7 @@ pub(crate) struct Writer<O, R> {
     pub(crate) output: O,
     /// What was posted before there was a stream.
     pub(crate) early: Vec<Post>,
-    pub(crate) posts: mpsc::Receiver<Post>,
+    pub(crate) posts: queue::Receiver,
     pub(crate) events: Events,
     pub(crate) remote: R,
     pub(crate) close_grace: Duration,

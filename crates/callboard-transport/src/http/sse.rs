@@ -21,14 +21,13 @@ use super::errand::{Errands, Gate, Overflow};
 use super::request::Letter;
 use super::upload::Wire;
 use super::{Clients, HttpConfig, INITIALIZED_LIMIT, QUEUE, Shared, is_legacy};
-use crate::{Events, Lifeline, Link, Post};
+use crate::{Events, Lifeline, Link, Post, queue};
 use callboard_proto::Method;
 use callboard_proto::wire::{Command, Down, Event, Key};
 use posts::Posts;
 use std::rc::Rc;
 use std::sync::Arc;
 use stream::Stream;
-use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -38,7 +37,7 @@ use tokio_util::task::AbortOnDropHandle;
 /// instead of that is a [`Down::Stream`].
 #[must_use]
 pub fn open(config: &HttpConfig, clients: &Clients, events: Events) -> Link {
-    let (posts, inbox) = mpsc::channel(QUEUE);
+    let (posts, inbox) = queue::bounded(QUEUE);
     let lifeline = events.lifeline();
     let task = run(config.clone(), clients.clone(), events, inbox, lifeline);
     let task = tokio::task::spawn_local(task);
@@ -49,7 +48,7 @@ async fn run(
     config: HttpConfig,
     clients: Clients,
     events: Events,
-    mut inbox: mpsc::Receiver<Post>,
+    mut inbox: queue::Receiver,
     lifeline: Lifeline,
 ) {
     let at_stream = Shared::new(&config, &clients, events.clone());
@@ -83,7 +82,7 @@ async fn run(
 }
 
 /// Waits for the end of a connection that is not up: closed, or its link dropped. Nothing is sent before that.
-async fn closed(inbox: &mut mpsc::Receiver<Post>) -> Option<Down> {
+async fn closed(inbox: &mut queue::Receiver) -> Option<Down> {
     loop {
         match inbox.recv().await?.command {
             Command::Close => return Some(Down::Closed),
@@ -94,7 +93,7 @@ async fn closed(inbox: &mut mpsc::Receiver<Post>) -> Option<Down> {
 
 /// The task that takes commands. It alone starts and aborts the others; all of them end with it.
 struct Driver {
-    inbox: mpsc::Receiver<Post>,
+    inbox: queue::Receiver,
     errands: Errands,
     /// Reads the stream, and tells why it has ended.
     reader: JoinSet<Down>,

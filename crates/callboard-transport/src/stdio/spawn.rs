@@ -3,7 +3,7 @@
 use super::StdioConfig;
 use super::guardian;
 use super::reaper::{Group, Process};
-use crate::{Events, Post};
+use crate::{Events, queue};
 use callboard_proto::wire::{Down, StartFailure};
 use process_wrap::tokio::{CommandWrap, ProcessGroup};
 use rustix::io::Errno;
@@ -14,7 +14,6 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use tokio::process::{ChildStderr, ChildStdin, ChildStdout, Command};
-use tokio::sync::mpsc;
 
 /// A child that has just been started, and our ends of its pipes.
 pub(super) struct Spawned {
@@ -104,7 +103,7 @@ fn is_name(name: &str) -> bool {
 }
 
 /// Tells that there is no child; until then, commands find the queue open, and nobody reading it.
-pub(super) async fn refuse(failure: StartFailure, events: Events, posts: mpsc::Receiver<Post>) {
+pub(super) async fn refuse(failure: StartFailure, events: Events, posts: queue::Receiver) {
     events.down(Down::Start(failure));
     drop(posts);
 }
