@@ -320,7 +320,9 @@ impl Supervisor {
         while self.starts.counted < STARTS
             && let Some(&id) = self.starts.waiting.front()
         {
-            let waits = |child: &Child| child.goal == Goal::Run && child.live.is_none();
+            // It may be no process any more, since a `replace`.
+            let waits =
+                |child: &Child| child.goal == Goal::Run && child.live.is_none() && child.config.is_process();
             if !self.children.get(&id).is_some_and(waits) {
                 self.starts.waiting.pop_front();
                 continue;

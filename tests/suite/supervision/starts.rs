@@ -56,6 +56,16 @@ impl Scene {
             .await;
     }
 
+    /// Checks that the server comes to its second restart, and waits there: no time passes.
+    async fn pauses(&self, client: &Client) {
+        let paused = || matches!(client.view().state, ServerState::Restarting { attempt: 2, .. });
+        self.clock.until("it pauses", paused).await;
+        for _ in 0..20 {
+            self.clock.settle().await;
+            assert!(paused(), "{:?}", client.view().state);
+        }
+    }
+
     fn remove(&self, clients: &[Client]) {
         for client in clients {
             self.hub.remove(client.name().as_str()).unwrap();
@@ -157,8 +167,7 @@ async fn place_comes_back_however_a_start_ends() {
             .map(|index| scene.hub.add(fails(index)).unwrap())
             .collect();
         for client in &clients {
-            let paused = || matches!(client.view().state, ServerState::Restarting { attempt: 2, .. });
-            scene.clock.until("it pauses", paused).await;
+            scene.pauses(client).await;
         }
         scene.assert_all_free("failed").await;
         scene.remove(&clients);
@@ -244,6 +253,64 @@ async fn late_timer_of_a_start_frees_no_other() {
         scene.children(CAP + 1).await;
 
         scene.end(&[]).await;
+    })
+    .await;
+}
+
+// One place for each server in the queue: a second one would end the pause that it comes to in between.
+#[tokio::test]
+async fn orders_for_a_server_that_waits_shorten_no_later_pause() {
+    paused(async || {
+        let scene = Scene::new();
+        let hanging = scene.add_hanging(CAP);
+        scene.children(CAP).await;
+        let client = scene.hub.add(shell("fails", "exit 1")).unwrap();
+        for _ in 0..4 {
+            client.reconnect().await.unwrap();
+            client.restart().await.unwrap();
+        }
+
+        // There is one place from now on.
+        scene.remove(&hanging[..1]);
+
+        scene.pauses(&client).await;
+        scene.end(&[]).await;
+    })
+    .await;
+}
+
+// Its turn comes when it is no process any more, and waits for its own restart.
+#[tokio::test]
+async fn place_in_the_queue_is_worth_nothing_to_what_is_no_process_any_more() {
+    paused(async || {
+        let scene = Scene::new();
+        let hanging = scene.add_hanging(CAP);
+        scene.children(CAP).await;
+        let (connector, mut listener) = callboard::memory::listen();
+        let client = scene.hub.add(shell("fails", "exit 1")).unwrap();
+        scene
+            .hub
+            .replace(ServerConfig::memory("fails", connector))
+            .await
+            .unwrap();
+        let failing = async {
+            while let Some(peer) = listener.accept().await {
+                drop(peer);
+            }
+        };
+        let scene = async {
+            scene.pauses(&client).await;
+
+            scene.remove(&hanging[..1]);
+
+            scene.children(CAP - 1).await;
+            scene.pauses(&client).await;
+            scene.end(&[]).await;
+        };
+        tokio::select! {
+            () = scene => {}
+            () = failing => panic!("the hub is gone"),
+        }
     })
     .await;
 }
