@@ -18,6 +18,7 @@ mod headers;
 mod http_sse;
 mod http_statuses;
 mod http_ways;
+mod in_between;
 mod leaks;
 mod liveness;
 mod loss;

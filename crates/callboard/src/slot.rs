@@ -417,7 +417,13 @@ impl Slot {
                                 option: "max_in_flight",
                             })
                         })?,
-                        Rank::Call | Rank::Round => state.gate.take(rank).await,
+                        // The places are those of one configuration, and may all be held on a connection that another
+                        // has left to end.
+                        Rank::Call | Rank::Round => tokio::select! {
+                            biased;
+                            permit = state.gate.take(rank) => permit,
+                            _ = states.changed() => continue,
+                        },
                     };
                     if !states.has_changed().unwrap_or(false)
                         && let Some(passes) = state.gate.pass()?

@@ -18,6 +18,7 @@
 //! and was busy: from then on each check has twice that time.
 
 use super::{Effect, Oddity, Phase, Protocol};
+use crate::deadline::later;
 use crate::envelope::Params;
 use crate::frame::RequestId;
 use crate::method::Method;
@@ -130,7 +131,7 @@ impl Watch {
 
     /// The connection is open.
     pub(super) fn start(&mut self) {
-        self.due = Some(self.heard + self.every);
+        self.due = Some(later(self.heard, self.every));
     }
 
     fn is_check(&self, key: Key) -> bool {
@@ -141,7 +142,7 @@ impl Watch {
     /// The time of [`Watch::due`] has come.
     fn step(&mut self, now: Instant) -> Step {
         let Some(check) = self.check.take() else {
-            let quiet = self.heard + self.every;
+            let quiet = later(self.heard, self.every);
             if now >= quiet {
                 return Step::Check;
             }
@@ -170,14 +171,14 @@ impl Watch {
         } else if is_silent {
             Step::Check
         } else {
-            self.due = Some(self.heard + self.every);
+            self.due = Some(later(self.heard, self.every));
             Step::Wait
         }
     }
 
     /// A check is on its way.
     fn sent(&mut self, key: Key, epoch: u32, now: Instant) {
-        self.due = Some(now + self.limit);
+        self.due = Some(later(now, self.limit));
         self.check = Some(Check {
             key,
             sent: now,
@@ -196,7 +197,7 @@ impl Watch {
             return false;
         }
         self.check = None;
-        self.due = Some(now + self.every);
+        self.due = Some(later(now, self.every));
         true
     }
 }
