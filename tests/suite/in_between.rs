@@ -1,11 +1,11 @@
-//! Calls that wait while what they wait for is changed: a queue of a configuration that is replaced, a start that is
-//! called off. And the longest time for every limit.
+//! Calls that wait while what they wait for is changed: a configuration that is replaced, a server that is disabled. And
+//! the longest time for every limit.
 
 use crate::support::{
-    assert_echo, at_rest, end, eventually, http, launched, meanwhile, named, processes, ready, secs, told,
+    assert_echo, assert_says, at_rest, end, eventually, http, meanwhile, named, processes, ready, secs, told,
 };
-use callboard::{Breaker, CallErrorKind, Delivery, Hub, RestartPolicy, ServerState};
-use callboard_testkit::{HttpStep, Router, Script};
+use callboard::{Breaker, CallErrorKind, Delivery, Hub, RestartPolicy, ServerConfig, ServerState};
+use callboard_testkit::{HttpStep, Router, Script, SseEvent, results};
 use serde_json::json;
 use std::future::IntoFuture as _;
 use std::time::Duration;
@@ -42,33 +42,54 @@ async fn call_that_waits_for_a_place_goes_on_with_the_next_configuration() {
     end(hub, &[]).await;
 }
 
+// Twice in a row, the second time before there is a connection of the first.
 #[tokio::test]
-async fn call_that_waits_for_a_start_is_refused_when_the_server_is_disabled_or_removed() {
-    for (removes, why) in [(false, "disabled"), (true, "removed")] {
-        // It goes on for a while after it was asked to end, so that the next start has to wait for it.
-        let text = r#"exec 3<&0; trap "" TERM; "$PROGRAM" <&3 & exec 3<&- 0<&-; wait; sleep 60"#;
-        let (config, server) = launched("files", text, &[Script::new().serve()]);
-        let (hub, client) = ready(config.lazy()).await;
-        hub.disable("files").await.unwrap();
-        hub.enable("files").await.unwrap();
-        assert!(matches!(client.view().state, ServerState::Idle));
-        let mut call = client.call_tool("echo", json!({})).into_future();
-        meanwhile(&mut call, "it has the server woken", || {
-            matches!(client.view().state, ServerState::Connecting)
-        })
-        .await;
+async fn call_on_the_old_connection_ends_though_its_server_is_replaced_twice() {
+    let router = Router::modern().on_with("tools/call", |request| {
+        let answer = json!({"jsonrpc": "2.0", "id": request.body["id"], "result": results::text("old")});
+        HttpStep::sse([SseEvent::after("resources/list"), SseEvent::message(answer)])
+    });
+    let (config, server) = http("docs", router.fallback(HttpStep::serve_all())).await;
+    let (_, silent) = http("docs", Router::new().fallback(HttpStep::never())).await;
+    let (hub, client) = ready(config.clone()).await;
+    let mut slow = client.call_tool("slow", json!({})).into_future();
+    meanwhile(&mut slow, "it is called", || {
+        named(&server, "tools/call").len() == 1
+    })
+    .await;
 
-        match removes {
-            true => hub.remove("files").unwrap(),
-            false => hub.disable("files").await.unwrap(),
-        }
+    hub.replace(ServerConfig::http("docs", &silent.url()).unwrap())
+        .await
+        .unwrap();
+    meanwhile(&mut slow, "the next is asked", || !silent.requests().is_empty()).await;
+    hub.replace(config).await.unwrap();
 
-        let error = tokio::time::timeout(secs(1), call).await.expect(why).unwrap_err();
-        assert!(matches!(error.kind(), CallErrorKind::NotReady { .. }), "{error}");
-        assert_eq!(error.delivery(), Delivery::NotSent);
-        assert!(error.to_string().contains(why), "{error}");
-        end(hub, &[&server]).await;
-    }
+    let list = client.list_resources().timeout(secs(10)).into_future();
+    let (slow, _) = tokio::join!(slow, list);
+    let answer = slow.unwrap_or_else(|error| panic!("{}", told(&error)));
+    assert_eq!(answer.text(), "old");
+    at_rest(&hub).await;
+    end(hub, &[]).await;
+}
+
+#[tokio::test]
+async fn call_that_is_to_be_sent_again_later_is_refused_at_once_when_its_server_is_disabled() {
+    let busy = HttpStep::respond(429, [("Retry-After", "30")], "");
+    let (config, server) = http("docs", Router::serve(["2026-07-28"]).on("tools/call", busy)).await;
+    let (hub, client) = ready(config).await;
+    let mut call = client.call_tool("echo", json!({})).into_future();
+    meanwhile(&mut call, "it has given its place back", || {
+        named(&server, "tools/call").len() == 1 && hub.counts().in_flight == 0
+    })
+    .await;
+
+    hub.disable("docs").await.unwrap();
+
+    let error = tokio::time::timeout(secs(5), call).await.unwrap().unwrap_err();
+    assert!(matches!(error.kind(), CallErrorKind::NotReady { .. }), "{error}");
+    assert_eq!(error.delivery(), Delivery::NotSent);
+    assert_says(&error, &["disabled", "429"]);
+    end(hub, &[]).await;
 }
 
 #[tokio::test]

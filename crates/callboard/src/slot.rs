@@ -385,10 +385,20 @@ impl Slot {
         gate.check_breaker()?;
         // A call that has been on the wire is not turned away between its rounds.
         let _waiting = (rank == Rank::Call).then(|| Waiting::new(&gate)).transpose()?;
-        if !pause.is_zero() {
-            tokio::time::sleep(pause).await;
-        }
         let mut states = self.state.subscribe();
+        if !pause.is_zero() {
+            // What refuses it after the pause refuses it at once.
+            let refuses = |state: &SlotState| {
+                matches!(
+                    state.phase,
+                    Phase::Parked { .. } | Phase::Disabled | Phase::Stopped { .. }
+                )
+            };
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                _ = states.wait_for(refuses) => {}
+            }
+        }
         loop {
             if self.removed.load(Ordering::Acquire) {
                 return Err(Failure::not_sent(CallErrorKind::NotReady {

@@ -216,7 +216,7 @@ impl Supervisor {
         if overlaps && child.goal != Goal::Disabled {
             child.set_aside();
         } else {
-            child.close();
+            child.close_present();
         }
         child.config = config;
         slot.publish(|state| state.failure = None);
