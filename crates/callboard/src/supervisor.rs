@@ -25,11 +25,12 @@ use actix::{Actor, ActorContext as _, Addr, Context, Handler, Message};
 use callboard_proto::negotiate::{Known, Opened, OpeningFailure, Reopened, Way};
 use callboard_proto::protocol::End;
 use callboard_proto::restart::{Decision, HEALTHY, Lived, ParkReason, Restarts};
-use child::{Child, Goal};
+use child::{Child, Counted, Goal};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
+use tokio_util::task::AbortOnDropHandle;
 use tracing::{error, info, warn};
 
 /// What the supervisor is told.
@@ -133,6 +134,8 @@ pub(crate) struct Supervisor {
 struct Ending {
     waiters: Vec<oneshot::Sender<()>>,
     drained: bool,
+    /// Ends the time of the requests, then that of the connections.
+    timer: Option<AbortOnDropHandle<()>>,
 }
 
 /// Processes that wait to be started: so many at once, so that a fleet does not come up all at the same moment.
@@ -346,11 +349,14 @@ impl Supervisor {
             self.starts.counted += 1;
             self.starts.made += 1;
             let start = self.starts.made;
-            child.counted = Some(start);
             let (slot, me) = (Arc::clone(&child.slot), self.me.clone());
-            tokio::task::spawn_local(async move {
+            let timer = tokio::task::spawn_local(async move {
                 tokio::time::sleep(START_COUNTS).await;
                 me.do_send(SupMsg::Uncount { slot, start });
+            });
+            child.counted = Some(Counted {
+                start,
+                _timer: AbortOnDropHandle::new(timer),
             });
         }
     }
@@ -571,10 +577,19 @@ impl Supervisor {
 
     fn shutdown(&mut self, within: Duration, done: Option<oneshot::Sender<()>>) {
         let first = self.ending.is_none();
-        self.ending.get_or_insert_default().waiters.extend(done);
+        let ending = self.ending.get_or_insert_default();
+        ending.waiters.extend(done);
         if !first {
             return;
         }
+        let (shared, me) = (Arc::clone(&self.shared), self.me.clone());
+        let timer = tokio::task::spawn_local(async move {
+            let _ = tokio::time::timeout(within, shared.gauges.requests.idle()).await;
+            me.do_send(SupMsg::Drained);
+            tokio::time::sleep(CLOSE_LIMIT).await;
+            me.do_send(SupMsg::GiveUp);
+        });
+        ending.timer = Some(AbortOnDropHandle::new(timer));
         self.shared.close();
         for child in self.children.values() {
             child.slot.publish(|state| {
@@ -585,13 +600,6 @@ impl Supervisor {
                 }
             });
         }
-        let (shared, me) = (Arc::clone(&self.shared), self.me.clone());
-        tokio::task::spawn_local(async move {
-            let _ = tokio::time::timeout(within, shared.gauges.requests.idle()).await;
-            me.do_send(SupMsg::Drained);
-            tokio::time::sleep(CLOSE_LIMIT).await;
-            me.do_send(SupMsg::GiveUp);
-        });
     }
 
     fn drained(&mut self) {
@@ -692,11 +700,12 @@ impl Handler<SupMsg> for Supervisor {
             } => self.exited(&slot, generation, exit),
             SupMsg::Due { slot, generation } => self.due(&slot, generation),
             SupMsg::Uncount { slot, start } => {
-                if self
-                    .children
-                    .get(&slot.id)
-                    .is_some_and(|child| child.counted == Some(start))
-                {
+                if self.children.get(&slot.id).is_some_and(|child| {
+                    child
+                        .counted
+                        .as_ref()
+                        .is_some_and(|counted| counted.start == start)
+                }) {
                     self.uncount(slot.id);
                 }
             }

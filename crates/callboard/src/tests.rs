@@ -556,3 +556,21 @@ fn events_and_states_are_read_outside_of_a_runtime() {
 
     assert!(futures_executor::block_on(events.next()).is_none());
 }
+
+/// What is left to be done at the end of a hub is not waited for by who runs its `LocalSet` to the end.
+#[tokio::test(start_paused = true)]
+async fn nothing_of_a_local_hub_outlives_its_shutdown() {
+    let local = LocalSet::new();
+    local
+        .run_until(async {
+            let hub = Hub::builder("test", "1").server(config()).start_local().unwrap();
+            hub.client("mem").unwrap().ready().await.unwrap();
+            hub.shutdown(Duration::ZERO).await;
+        })
+        .await;
+
+    let ended = clock::now();
+    local.await;
+
+    assert!(ended.elapsed() < Duration::from_secs(1), "{:?}", ended.elapsed());
+}

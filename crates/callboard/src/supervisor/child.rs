@@ -39,9 +39,16 @@ pub(super) struct Child {
     /// Ends a pause, or looks whether the server is idle; a new one takes the place of the old one.
     timer: Option<AbortOnDropHandle<()>>,
     /// The start that holds a place under the cap, by its number.
-    pub(super) counted: Option<u64>,
+    pub(super) counted: Option<Counted>,
     /// Who had it woken, and is told where it cannot be started.
     pub(super) wakers: Vec<oneshot::Sender<usize>>,
+}
+
+/// A start that holds a place under the cap.
+pub(super) struct Counted {
+    pub(super) start: u64,
+    /// Ends the place after a while.
+    pub(super) _timer: AbortOnDropHandle<()>,
 }
 
 /// What a server is to do.
