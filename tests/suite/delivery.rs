@@ -316,7 +316,7 @@ async fn call_that_may_have_run_stays_one() {
     end(other, &[]).await;
 }
 
-/// The hints of one server say nothing of another.
+/// The hints of one server say nothing of another, also where its list is read only when the other is there.
 #[tokio::test]
 async fn hint_of_a_server_that_was_replaced_is_forgotten() {
     let script = || {
@@ -326,26 +326,34 @@ async fn hint_of_a_server_that_was_replaced_is_forgotten() {
             .expect("tools/call")
             .exit(3)
     };
-    let (config, first) = processes("shop", &[script()]);
-    let (hub, client) = ready(config).await;
-    client.tools().await.unwrap();
-    let (config, second) = processes("shop", &[Script::modern().expect("tools/call").exit(3)]);
-    hub.replace(config.args(["another"])).await.unwrap();
-    client.ready().within(secs(10)).await.unwrap();
-    eventually("the second is there", || !second.starts().unwrap().is_empty()).await;
+    for is_read_late in [false, true] {
+        let (config, first) = processes("shop", &[script()]);
+        let (hub, client) = ready(config).await;
+        let list = client.list_tools().start();
+        eventually("it is answered", || {
+            of(&first, "tools/list").len() == 1 && hub.counts().requests == 0
+        })
+        .await;
+        let mut list = Some(list);
+        if !is_read_late {
+            list.take().unwrap().await.unwrap();
+        }
+        let (config, second) = processes("shop", &[Script::modern().expect("tools/call").exit(3)]);
+        hub.replace(config.args(["another"])).await.unwrap();
+        client.ready().within(secs(10)).await.unwrap();
+        eventually("the second is there", || !second.starts().unwrap().is_empty()).await;
+        if let Some(list) = list {
+            list.await.unwrap();
+        }
 
-    let error = call(&client, "look", Retry::Idempotent).await.unwrap_err();
+        let error = call(&client, "look", Retry::Idempotent).await.unwrap_err();
 
-    assert_eq!(
-        (error.delivery(), error.attempts()),
-        (Delivery::Unknown, 1),
-        "{error}"
-    );
-    assert_eq!(
-        of(&first, "tools/call").len() + of(&second, "tools/call").len(),
-        1
-    );
-    end(hub, &[&first, &second]).await;
+        let found = (error.delivery(), error.attempts());
+        assert_eq!(found, (Delivery::Unknown, 1), "{is_read_late}: {error}");
+        let calls = of(&first, "tools/call").len() + of(&second, "tools/call").len();
+        assert_eq!(calls, 1, "{is_read_late}");
+        end(hub, &[&first, &second]).await;
+    }
 }
 
 // FR-037

@@ -21,7 +21,7 @@ use crate::error::{CallError, CallErrorKind, Delivery, Failure};
 use crate::host;
 use crate::options::{Options, PROGRESS_BUFFER, Progress, Sink};
 use crate::pending::PendingInput;
-use crate::request::{Answer, Listeners, Start};
+use crate::request::{Answer, Listeners, Source, Start};
 use crate::slot::Rank;
 use crate::spawner::SpawnMsg;
 use crate::telemetry::Observed;
@@ -297,7 +297,7 @@ impl<'a, T> Call<'a, T> {
         );
         let mut flight = self.prepared.launch(on_progress.is_some())?;
         match flight.finish(on_progress.as_deref_mut()).await? {
-            Answer::Result { result, mirrors } => decoded(client, &method, &self.reading, result, mirrors),
+            Answer::Result { result, source } => decoded(client, &method, &self.reading, result, source),
             Answer::InputRequired(pending) => {
                 let failure = Failure::new(CallErrorKind::InputRequired, Delivery::Answered);
                 let error = CallError::new(client.name(), &method, failure);
@@ -354,8 +354,8 @@ impl<T> ManualCall<'_, T> {
         prepared.drives_itself();
         let mut flight = prepared.launch(on_progress.is_some())?;
         match flight.finish(on_progress.as_deref_mut()).await? {
-            Answer::Result { result, mirrors } => {
-                decoded(client, &method, &reading, result, mirrors).map(Outcome::Done)
+            Answer::Result { result, source } => {
+                decoded(client, &method, &reading, result, source).map(Outcome::Done)
             }
             Answer::InputRequired(pending) => {
                 let pending = PendingInput::new(client.name(), &method, *pending, manual);
@@ -531,13 +531,13 @@ impl actix::Message for Progress {
     type Result = ();
 }
 
-/// Reads an answer. `mirrors`: it came over modern Streamable HTTP.
+/// Reads an answer.
 fn decoded<T>(
     client: &Client,
     method: &Method,
     reading: &Reading<T>,
     result: bytes::Bytes,
-    mirrors: bool,
+    source: Source,
 ) -> Result<T, CallError> {
     let mut decoded = (reading.decode)(RawResult::new(result)).map_err(|error| {
         // Not serde's own text: it may quote the payload.
@@ -549,10 +549,11 @@ fn decoded<T>(
         CallError::new(client.name(), method, Failure::new(kind, Delivery::Answered))
     })?;
     if let Some(sift) = reading.sift {
-        let seen = sift(&mut decoded, mirrors);
-        client.slot.hints.learn(&seen);
-        if mirrors {
-            client.slot.mirrors.learn(client.name(), seen);
+        let seen = sift(&mut decoded, source.mirrors);
+        client.slot.hints.learn(source.generation, &seen);
+        if source.mirrors {
+            let (name, generation) = (client.name(), source.generation);
+            client.slot.mirrors.learn(name, generation, seen);
         }
     }
     Ok(decoded)

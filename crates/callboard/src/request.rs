@@ -63,11 +63,19 @@ pub(crate) enum Answer {
     Result {
         /// Raw.
         result: Bytes,
-        /// It came over modern Streamable HTTP, where the marks of tools count.
-        mirrors: bool,
+        source: Source,
     },
     /// With an interim result that the caller answers.
     InputRequired(Box<Pending>),
+}
+
+/// Where a result came from.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Source {
+    /// Of the connection.
+    pub(crate) generation: u64,
+    /// It was modern Streamable HTTP, where the marks of tools count.
+    pub(crate) mirrors: bool,
 }
 
 /// Headers of one request, by name.
@@ -626,7 +634,10 @@ impl Inner {
             leg.abandon(&how);
         }
         // The guard is there, disarmed, where an answer came.
-        let mirrors = self.on_wire.take().is_some_and(|guard| guard.conn.mirrors());
+        let source = self.on_wire.take().map(|guard| Source {
+            generation: guard.conn.generation,
+            mirrors: guard.conn.mirrors(),
+        });
         self.asking = None;
         self.listing = None;
         self.admitting = None;
@@ -639,7 +650,7 @@ impl Inner {
             } => Some(false),
             _ => None,
         };
-        let mut answer = self.answer_of(how, mirrors);
+        let mut answer = self.answer_of(how, source.unwrap_or_default());
         if let Err(failure) = &mut answer {
             self.add_tries(failure, ended_by);
         }
@@ -693,13 +704,13 @@ impl Inner {
         });
     }
 
-    /// `mirrors`: the last request went over modern Streamable HTTP.
-    fn answer_of(&mut self, how: Final, mirrors: bool) -> Result<Answer, Failure> {
+    /// `source`: where the last request went.
+    fn answer_of(&mut self, how: Final, source: Source) -> Result<Answer, Failure> {
         Err(match how {
             Final::Outcome {
                 outcome: Outcome::Result(result),
                 ..
-            } => return Ok(Answer::Result { result, mirrors }),
+            } => return Ok(Answer::Result { result, source }),
             Final::InputRequired(pending) => return Ok(Answer::InputRequired(Box::new(pending))),
             Final::Outcome { outcome, written } => {
                 let tried = self.tried(&outcome);

@@ -245,15 +245,15 @@ impl Slot {
         self.removed.load(Ordering::Acquire)
     }
 
-    /// For the supervisor: another configuration, and what follows from it.
-    pub(crate) fn configure(&self, config: &Arc<ServerConfig>) {
+    /// For the supervisor: another configuration, for the generations after `former`, and what follows from it.
+    pub(crate) fn configure(&self, config: &Arc<ServerConfig>, former: u64) {
         self.publish(|state| {
             // Another server's schemas say nothing of this one's.
             if !state.config.shares_url(config) {
-                self.mirrors.clear();
+                self.mirrors.clear(former);
             }
             if !state.config.shares_tools(config) {
-                self.hints.clear();
+                self.hints.clear(former);
             }
             state.gate = Arc::new(Gate::new(config));
             state.declared = config.declares(self.dispatcher.declares());

@@ -213,7 +213,7 @@ impl Supervisor {
             child.known = Known::default();
         }
         child.restarts = Restarts::default();
-        slot.configure(&config);
+        slot.configure(&config, child.generation);
         // A process must have gone before the next one comes: it may hold a port, a file, a lock.
         let overlaps = child.config.is_http() && child.live.as_ref().is_some_and(|live| live.ready.is_some());
         if overlaps && child.goal != Goal::Disabled {

@@ -219,8 +219,8 @@ impl<T> Running<T> {
 
     fn settle(&mut self, answer: Answer) -> Result<T, CallError> {
         match answer {
-            Answer::Result { result, mirrors } => {
-                super::decoded(&self.client, &self.method, &self.reading, result, mirrors)
+            Answer::Result { result, source } => {
+                super::decoded(&self.client, &self.method, &self.reading, result, source)
             }
             Answer::InputRequired(pending) => {
                 let failure = Failure::new(CallErrorKind::InputRequired, Delivery::Answered);

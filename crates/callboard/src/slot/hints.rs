@@ -11,34 +11,47 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// One per slot. Written by who reads a list, read where a call of a tool failed.
 #[derive(Debug, Default)]
 pub(crate) struct Hints {
+    known: Mutex<Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
     /// The tools that are marked as read-only or idempotent.
-    known: Mutex<Halves<()>>,
+    tools: Halves<()>,
+    /// The latest generation that was one of another server.
+    former: u64,
 }
 
 impl Hints {
-    /// Takes in what a list says of its tools; of those that it does not name it says nothing.
-    pub(crate) fn learn(&self, seen: &[Seen]) {
+    /// Takes in what a list says of its tools, that came from a connection of this generation; of those that it does
+    /// not name it says nothing.
+    pub(crate) fn learn(&self, generation: u64, seen: &[Seen]) {
         let mut known = self.lock();
+        if generation <= known.former {
+            return;
+        }
         for Seen { tool, repeatable, .. } in seen {
             if *repeatable {
-                known.insert(tool.clone(), (), 0);
+                known.tools.insert(tool.clone(), (), 0);
             } else {
-                known.forget(tool);
+                known.tools.forget(tool);
             }
         }
     }
 
     /// Whether this tool may be run twice. One that nothing is known of may not.
     pub(crate) fn may_repeat(&self, tool: &str) -> bool {
-        self.lock().get(tool).is_some()
+        self.lock().tools.get(tool).is_some()
     }
 
-    /// Forgets all of it.
-    pub(crate) fn clear(&self) {
-        *self.lock() = Halves::default();
+    /// Forgets all of it, and takes nothing in any more that comes from a generation up to `former`: lists of another
+    /// server may be under way still.
+    pub(crate) fn clear(&self, former: u64) {
+        let tools = Halves::default();
+        *self.lock() = Known { tools, former };
     }
 
-    fn lock(&self) -> MutexGuard<'_, Halves<()>> {
+    fn lock(&self) -> MutexGuard<'_, Known> {
         // Nothing in here panics half way, so a poisoned lock holds good data.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -64,26 +77,30 @@ mod tests {
         let hints = Hints::default();
         let known = || ["a", "b", "c"].map(|tool| hints.may_repeat(tool));
         assert_eq!(known(), [false; 3], "of what is not known, none");
-        hints.learn(&[seen("a", true), seen("b", true)]);
+        hints.learn(1, &[seen("a", true), seen("b", true)]);
         assert_eq!(known(), [true, true, false]);
-        hints.learn(&[seen("b", false), seen("c", true)]);
+        hints.learn(1, &[seen("b", false), seen("c", true)]);
         assert_eq!(known(), [true, false, true]);
-        hints.clear();
+        hints.clear(1);
         assert_eq!(known(), [false; 3]);
+        hints.learn(1, &[seen("a", true)]);
+        assert_eq!(known(), [false; 3], "a list of the former server");
+        hints.learn(2, &[seen("a", true)]);
+        assert_eq!(known(), [true, false, false]);
     }
 
     #[test]
     fn what_is_known_is_bounded() {
         let hints = Hints::default();
         for index in 0..3 * HALF {
-            hints.learn(&[seen(&index.to_string(), true)]);
+            hints.learn(1, &[seen(&index.to_string(), true)]);
         }
         assert!(!hints.may_repeat("0") && hints.may_repeat(&(3 * HALF - 1).to_string()));
         let long = "x".repeat(HALF_WEIGHT / 8);
         for index in 0..64 {
-            hints.learn(&[seen(&format!("{index}{long}"), true)]);
+            hints.learn(1, &[seen(&format!("{index}{long}"), true)]);
         }
-        let (count, weight) = hints.lock().measure();
+        let (count, weight) = hints.lock().tools.measure();
         assert!(
             count > 0 && count <= 2 * HALF && weight <= 2 * HALF_WEIGHT,
             "{count}, {weight}"

@@ -36,14 +36,19 @@ pub(crate) struct Mirrors {
 #[derive(Debug, Default)]
 struct Known {
     tools: Halves<Arc<Marks>>,
+    /// The latest generation that was one of another server.
+    former: u64,
     /// That tools have been dropped has been told.
     told: bool,
 }
 
 impl Mirrors {
-    /// Takes in what a list says of its tools.
-    pub(crate) fn learn(&self, server: &ServerName, seen: Vec<Seen>) {
+    /// Takes in what a list says of its tools, that came from a connection of this generation.
+    pub(crate) fn learn(&self, server: &ServerName, generation: u64, seen: Vec<Seen>) {
         let mut known = self.lock();
+        if generation <= known.former {
+            return;
+        }
         let mut invalid = 0_usize;
         for Seen { tool, marks, .. } in seen {
             known.tools.forget(&tool);
@@ -77,9 +82,14 @@ impl Mirrors {
         Some((tool, marks))
     }
 
-    /// Forgets all of it.
-    pub(crate) fn clear(&self) {
-        *self.lock() = Known::default();
+    /// Forgets all of it, and takes nothing in any more that comes from a generation up to `former`.
+    pub(crate) fn clear(&self, former: u64) {
+        let mut known = self.lock();
+        *known = Known {
+            former,
+            ..Known::default()
+        };
+        // Under the lock, so that what is learnt next is not hidden by it.
         self.any.store(false, Ordering::Release);
     }
 
@@ -175,7 +185,11 @@ mod tests {
         let mirrors = Mirrors::default();
         assert!(mirrors.marks(|| panic!("nobody has marks")).is_none());
 
-        mirrors.learn(&server(), vec![seen("a", "One"), seen("b", "B"), seen("c", "C")]);
+        mirrors.learn(
+            &server(),
+            1,
+            vec![seen("a", "One"), seen("b", "B"), seen("c", "C")],
+        );
         assert_eq!(header(&mirrors, "a").as_deref(), Some("Mcp-Param-One"));
         // A page that does not name a tool says nothing of it.
         let none = Seen {
@@ -183,12 +197,18 @@ mod tests {
             marks: Ok(Marks::default()),
             repeatable: false,
         };
-        mirrors.learn(&server(), vec![seen("a", "Two"), none, seen("c", "")]);
+        mirrors.learn(&server(), 1, vec![seen("a", "Two"), none, seen("c", "")]);
         assert_eq!(header(&mirrors, "a").as_deref(), Some("Mcp-Param-Two"));
         assert_eq!((header(&mirrors, "b"), header(&mirrors, "c")), (None, None));
 
-        mirrors.learn(&server(), vec![seen("a", "")]);
+        mirrors.learn(&server(), 1, vec![seen("a", "")]);
         assert!(mirrors.marks(|| panic!("nobody has marks any more")).is_none());
+
+        mirrors.clear(1);
+        mirrors.learn(&server(), 1, vec![seen("a", "Former")]);
+        assert!(mirrors.marks(|| panic!("that was of another server")).is_none());
+        mirrors.learn(&server(), 2, vec![seen("a", "One")]);
+        assert_eq!(header(&mirrors, "a").as_deref(), Some("Mcp-Param-One"));
     }
 
     #[test]
@@ -196,11 +216,11 @@ mod tests {
         let mirrors = Mirrors::default();
         let names =
             |range: std::ops::Range<usize>| range.map(|index| seen(&index.to_string(), "A")).collect();
-        mirrors.learn(&server(), names(0..2 * HALF));
+        mirrors.learn(&server(), 1, names(0..2 * HALF));
         assert!(header(&mirrors, "0").is_some(), "all that there is room for");
         // Known anew, it is of the younger ones again.
-        mirrors.learn(&server(), names(0..1));
-        mirrors.learn(&server(), names(2 * HALF..3 * HALF - 1));
+        mirrors.learn(&server(), 1, names(0..1));
+        mirrors.learn(&server(), 1, names(2 * HALF..3 * HALF - 1));
         assert!(mirrors.lock().tools.measure().0 <= 2 * HALF);
         assert!(header(&mirrors, "0").is_some() && header(&mirrors, "1").is_none());
         assert!(header(&mirrors, &(3 * HALF - 2).to_string()).is_some());
@@ -208,6 +228,7 @@ mod tests {
         let long = "x".repeat(HALF_WEIGHT / 8);
         mirrors.learn(
             &server(),
+            1,
             (0..64)
                 .map(|index| seen(&format!("{index}{long}"), "A"))
                 .collect(),
