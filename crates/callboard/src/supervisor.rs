@@ -392,13 +392,14 @@ impl Supervisor {
             return;
         };
         warn!(server = %child.slot.name, limit, "not started: as many processes run as may (`max_children`), and none is idle");
-        for waker in child.wakers.drain(..) {
-            let _ = waker.send(limit);
-        }
         child.rest(
             "as many processes run as may (`max_children`); it is started with a call once one is idle"
                 .into(),
         );
+        // Who is told of it finds it in the state.
+        for waker in child.wakers.drain(..) {
+            let _ = waker.send(limit);
+        }
     }
 
     /// A start does not count any more: the server is open, gone, or slow.
