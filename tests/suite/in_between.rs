@@ -2,7 +2,8 @@
 //! the longest time for every limit.
 
 use crate::support::{
-    assert_echo, assert_says, at_rest, end, eventually, http, meanwhile, named, processes, ready, secs, told,
+    HeldClock, assert_echo, assert_says, at_rest, end, eventually, http, meanwhile, named, paused, processes,
+    ready, secs, told,
 };
 use callboard::{Breaker, CallErrorKind, Delivery, Hub, RestartPolicy, ServerConfig, ServerState};
 use callboard_testkit::{HttpStep, Router, Script, SseEvent, results};
@@ -45,11 +46,7 @@ async fn call_that_waits_for_a_place_goes_on_with_the_next_configuration() {
 // Twice in a row, the second time before there is a connection of the first.
 #[tokio::test]
 async fn call_on_the_old_connection_ends_though_its_server_is_replaced_twice() {
-    let router = Router::modern().on_with("tools/call", |request| {
-        let answer = json!({"jsonrpc": "2.0", "id": request.body["id"], "result": results::text("old")});
-        HttpStep::sse([SseEvent::after("resources/list"), SseEvent::message(answer)])
-    });
-    let (config, server) = http("docs", router.fallback(HttpStep::serve_all())).await;
+    let (config, server) = http("docs", slow_until_listed()).await;
     let (_, silent) = http("docs", Router::new().fallback(HttpStep::never())).await;
     let (hub, client) = ready(config.clone()).await;
     let mut slow = client.call_tool("slow", json!({})).into_future();
@@ -70,6 +67,45 @@ async fn call_on_the_old_connection_ends_though_its_server_is_replaced_twice() {
     assert_eq!(answer.text(), "old");
     at_rest(&hub).await;
     end(hub, &[]).await;
+}
+
+// More than the ten minutes that hold where nobody says otherwise.
+#[tokio::test]
+async fn call_on_the_old_connection_has_the_time_that_the_hub_gives_it() {
+    paused(async || {
+        let clock = HeldClock::hold();
+        let (config, server) = http("docs", slow_until_listed()).await;
+        let builder = Hub::builder("suite", "1").timeout(secs(3600));
+        let hub = builder.server(config.clone()).start_local().unwrap();
+        let client = hub.client("docs").unwrap();
+        let mut slow = client.call_tool("slow", json!({})).into_future();
+        let is_called = || named(&server, "tools/call").len() == 1;
+        tokio::select! {
+            _ = &mut slow => panic!("it is answered"),
+            () = clock.until("it is called", is_called) => {}
+        }
+
+        hub.replace(config).await.unwrap();
+        let list = async {
+            clock.pass(660).await;
+            client.list_resources().await
+        };
+
+        let (slow, _) = tokio::join!(slow, list);
+        let answer = slow.unwrap_or_else(|error| panic!("{}", told(&error)));
+        assert_eq!(answer.text(), "old");
+        end(hub, &[]).await;
+    })
+    .await;
+}
+
+/// A server whose calls of tools are answered once its resources are listed.
+fn slow_until_listed() -> Router {
+    let router = Router::modern().on_with("tools/call", |request| {
+        let answer = json!({"jsonrpc": "2.0", "id": request.body["id"], "result": results::text("old")});
+        HttpStep::sse([SseEvent::after("resources/list"), SseEvent::message(answer)])
+    });
+    router.fallback(HttpStep::serve_all())
 }
 
 #[tokio::test]

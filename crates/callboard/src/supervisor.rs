@@ -17,6 +17,7 @@ use crate::clock;
 use crate::config::{ServerConfig, ServerName};
 use crate::connection::ConnRef;
 use crate::error::ControlError;
+use crate::options::Options;
 use crate::shared::Shared;
 use crate::slot::{Phase, REMOVED, Slot, UNCALLED};
 #[cfg(test)]
@@ -217,7 +218,9 @@ impl Supervisor {
         // A process must have gone before the next one comes: it may hold a port, a file, a lock.
         let overlaps = child.config.is_http() && child.live.as_ref().is_some_and(|live| live.ready.is_some());
         if overlaps && child.goal != Goal::Disabled {
-            child.set_aside();
+            // As long as a call has that says nothing of its own.
+            let limits = Options::default().limits(&child.config.defaults, &self.shared.defaults);
+            child.set_aside(limits.max_total);
         } else {
             child.close_present();
         }

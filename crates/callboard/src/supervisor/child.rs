@@ -7,7 +7,6 @@ use crate::config::ServerConfig;
 use crate::connection::{ConnMsg, ConnRef};
 use crate::exit::ExitNotice;
 use crate::hub::ServerInfo;
-use crate::options::MAX_TOTAL;
 use crate::slot::{Phase, Slot};
 use crate::spawner::{Launch, SpawnMsg};
 use actix::Addr;
@@ -250,12 +249,10 @@ impl Child {
         }
     }
 
-    /// Puts its connection aside, to let its calls end beside the next one.
-    pub(super) fn set_aside(&mut self) {
+    /// Puts its connection aside, to let its calls end beside the next one, within this time.
+    pub(super) fn set_aside(&mut self, within: Duration) {
         self.timer = None;
-        self.end_live(ConnMsg::Drain {
-            within: self.config.defaults.max_total.unwrap_or(MAX_TOTAL),
-        });
+        self.end_live(ConnMsg::Drain { within });
         self.draining.extend(self.live.take().map(|live| live.conn));
     }
 
