@@ -384,7 +384,8 @@ impl Supervisor {
             .values_mut()
             .filter(|child| child.config.is_process());
         let mut stoppable: Vec<&mut Child> = stoppable.filter(|child| child.is_stoppable()).collect();
-        stoppable.sort_by_key(|child| child.slot.last_used());
+        // Each looked up once: calls change it meanwhile, and a sort whose keys change may panic.
+        stoppable.sort_by_cached_key(|child| child.slot.last_used());
         let idle = "it was idle, and another server needed its place (`max_children`)";
         stoppable.into_iter().any(|child| child.rest_if_idle(idle))
     }
