@@ -2,8 +2,8 @@
 //! the longest time for every limit.
 
 use crate::support::{
-    HeldClock, assert_echo, assert_says, at_rest, end, eventually, http, meanwhile, named, paused, processes,
-    ready, secs, told,
+    HeldClock, assert_echo, assert_says, at_rest, end, eventually, http, launched, meanwhile, named, paused,
+    processes, ready, secs, told,
 };
 use callboard::{Breaker, CallErrorKind, Delivery, Hub, RestartPolicy, ServerConfig, ServerState};
 use callboard_testkit::{HttpStep, Router, Script, SseEvent, results};
@@ -126,6 +126,25 @@ async fn call_that_is_to_be_sent_again_later_is_refused_at_once_when_its_server_
     assert_eq!(error.delivery(), Delivery::NotSent);
     assert_says(&error, &["disabled", "429"]);
     end(hub, &[]).await;
+}
+
+#[tokio::test]
+async fn process_that_ends_for_a_server_without_one_makes_room() {
+    // It goes on for a while after it was asked to end.
+    let text = r#"exec 3<&0; trap "" TERM; "$PROGRAM" <&3 & exec 3<&- 0<&-; wait; sleep 60"#;
+    let (first, process) = launched("docs", text, &[Script::new().serve()]);
+    let (second, waits) = processes("files", &[Script::new().serve()]);
+    let (remote, _server) = http("docs", Router::serve(["2026-07-28"])).await;
+    let builder = Hub::builder("suite", "1").max_children(1);
+    let hub = builder.server(first).server(second.lazy()).start().unwrap();
+    let docs = hub.client("docs").unwrap();
+    docs.ready().within(secs(10)).await.unwrap();
+
+    hub.replace(remote).await.unwrap();
+
+    assert_echo(&hub.client("files").unwrap(), "done").await;
+    assert_echo(&docs, "done").await;
+    end(hub, &[&process, &waits]).await;
 }
 
 #[tokio::test]

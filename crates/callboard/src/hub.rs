@@ -143,9 +143,9 @@ impl Hub {
     }
 
     /// Gives a server another configuration. Over HTTP the next connection is made at once, and calls under way may
-    /// end on the old one, within the server's `max_total`; elsewhere they end with `ConnectionDown`, and the next
-    /// connection is made when the old one is gone, its process included. Handles stay valid. When this returns, no new
-    /// call goes to the old connection.
+    /// end on the old one, within the server's `max_total`, else the hub's; elsewhere they end with `ConnectionDown`,
+    /// and the next connection is made when the old one is gone, its process included. Handles stay valid. When this
+    /// returns, no new call goes to the old connection.
     ///
     /// Cancel safe: dropped, the replacement goes on by itself.
     ///

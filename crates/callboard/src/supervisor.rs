@@ -374,7 +374,9 @@ impl Supervisor {
     fn makes_room(&mut self) -> bool {
         let ending = |child: &Child| {
             let process = child.live.as_ref().filter(|live| live.process);
-            process.is_some_and(|live| live.closing) && child.goal != Goal::Run
+            // Else its place is for its own next one.
+            let for_others = child.goal != Goal::Run || !child.config.is_process();
+            process.is_some_and(|live| live.closing) && for_others
         };
         if self.children.values().any(ending) {
             return true;
