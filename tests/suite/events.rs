@@ -309,14 +309,7 @@ async fn actor_gets_the_events_and_the_end_last() {
     hub.add(config).unwrap().ready().await.unwrap();
     end(hub.clone(), &[&server]).await;
 
-    eventually("the actor hears of the end", || {
-        reader
-            .told()
-            .last()
-            .is_some_and(|last| last == "the hub has stopped")
-    })
-    .await;
-    let told = reader.told();
+    let told = reader.told_to_the_end().await;
     assert!(
         told.iter().any(|event| event.starts_with("files: up")),
         "{told:?}"
@@ -344,14 +337,7 @@ async fn actor_that_is_slow_has_one_event_in_its_mailbox_and_misses_what_is_too_
     reader.turns.add_permits(Semaphore::MAX_PERMITS);
     end(hub, &[&server]).await;
 
-    eventually("the actor hears of the end", || {
-        reader
-            .told()
-            .last()
-            .is_some_and(|last| last == "the hub has stopped")
-    })
-    .await;
-    let told = reader.told();
+    let told = reader.told_to_the_end().await;
     let lost: Vec<u64> = told
         .iter()
         .filter_map(|event| event.strip_suffix(" events were missed")?.parse().ok())
@@ -457,6 +443,17 @@ struct Desk {
 }
 
 impl Reader {
+    /// All that it was told, once that the hub has stopped is the last of it.
+    async fn told_to_the_end(&self) -> Vec<String> {
+        let is_over = || {
+            self.told()
+                .last()
+                .is_some_and(|last| last == "the hub has stopped")
+        };
+        eventually("the actor hears of the end", is_over).await;
+        self.told()
+    }
+
     fn start(turns: usize) -> Self {
         let (told, turns) = (Arc::default(), Arc::new(Semaphore::new(turns)));
         let desk = Desk {

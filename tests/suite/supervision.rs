@@ -11,11 +11,26 @@ mod starts;
 
 use crate::support::{end, secs, with_env};
 use callboard::{CallError, CallErrorKind, Client, Delivery, Hub, ServerConfig, ServerState};
-use callboard_testkit::{Script, StdioScript};
+use callboard_testkit::{HttpStep, Router, Script, SseEvent, StdioScript, results};
 use serde_json::json;
 use std::fs;
 use std::future::IntoFuture as _;
 use std::path::PathBuf;
+
+/// What lets a tool of [`slow_until_go`] answer.
+const GO: &str = "suite/go";
+
+/// A server over HTTP whose tools answer `old`, each once somebody has asked for [`GO`].
+fn slow_until_go() -> Router {
+    let slow = HttpStep::sse([
+        SseEvent::after(GO),
+        SseEvent::before("tools/call"),
+        SseEvent::result(results::text("old")),
+    ]);
+    let router = Router::modern().on("tools/call", slow);
+    let router = router.on(GO, HttpStep::json(results::complete(json!({}))));
+    router.fallback(HttpStep::serve_all())
+}
 
 /// A launcher with a server behind it. Both hold a lock for as long as they live; one that finds it held says so.
 const TREE: &str = r#"

@@ -175,6 +175,7 @@ impl std::fmt::Display for Limit {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::at;
 
     /// Whether progress resets, the events by their second, and the second that is due.
     type Row = (bool, &'static [(u64, E)], u64);
@@ -186,14 +187,6 @@ mod tests {
         Pause,
         Resume,
         GoOn,
-    }
-
-    fn at() -> Instant {
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "a test needs some instant to count from"
-        )]
-        Instant::now()
     }
 
     // TMO-02 to TMO-04: each state meets each event; seconds from the start, `timeout` 10, `max_total` 60

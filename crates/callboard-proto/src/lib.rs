@@ -40,3 +40,10 @@ pub use frame::{ErrorObject, Frame, Junk, RequestId, ResultType};
 pub use method::Method;
 pub use protocol::Protocol;
 pub use revision::{Era, Revision};
+
+/// Some instant for a test to count from: time is an argument of everything here.
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "there is no other way to make one")]
+fn at() -> std::time::Instant {
+    std::time::Instant::now()
+}

@@ -187,22 +187,15 @@ impl fmt::Display for ParkReason {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::at;
     use Lived::{Misconfigured, NeverOpen, Open, Outage};
     use proptest::prelude::*;
-
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "a test needs some instant to count from"
-    )]
-    fn now() -> Instant {
-        Instant::now()
-    }
 
     const SECOND: Duration = Duration::from_secs(1);
 
     /// Lets a server end `lives` one after the other, each as soon as its pause is over; gives what was decided.
     fn play(lives: impl IntoIterator<Item = Lived>, roll: f64) -> Vec<Decision> {
-        let (mut restarts, mut now) = (Restarts::default(), now());
+        let (mut restarts, mut now) = (Restarts::default(), at());
         let mut decided = Vec::new();
         for lived in lives {
             if let Open(lived) = lived {
@@ -361,8 +354,8 @@ mod tests {
     proptest! {
         #[test]
         fn whatever_a_server_does_restarts_are_bounded(lives in prop::collection::vec(life(), 0..60), roll in 0.0..=1.0) {
-            let (mut restarts, mut now) = (Restarts::default(), now());
-            let mut at: Vec<Instant> = Vec::new();
+            let (mut restarts, mut now) = (Restarts::default(), at());
+            let mut counted: Vec<Instant> = Vec::new();
             for lived in lives {
                 if let Open(lived) = lived {
                     now += lived;
@@ -371,11 +364,11 @@ mod tests {
                     Decision::Restart { wait, .. } => {
                         prop_assert!(wait <= LONGEST_PAUSE);
                         // Healthy times start the count anew, and are half a window each.
-                        at.retain(|&earlier| now - earlier < HEALTHY);
+                        counted.retain(|&earlier| now - earlier < HEALTHY);
                         if lived != Outage {
-                            at.push(now);
+                            counted.push(now);
                         }
-                        prop_assert!(at.len() <= INTENSITY + 1);
+                        prop_assert!(counted.len() <= INTENSITY + 1);
                         now += wait;
                     }
                     Decision::Park { wait, .. } => now += wait,

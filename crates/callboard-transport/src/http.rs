@@ -125,11 +125,7 @@ impl Entry {
     /// Ends the exchange, and says how far it had come.
     fn abort(&self) -> Ended {
         self.task.abort();
-        if self.wire.withdraw() {
-            Ended::Removed
-        } else {
-            Ended::AlreadySent
-        }
+        self.wire.withdraw()
     }
 }
 

@@ -1,11 +1,11 @@
 //! Orders at any moment: what each does in each state, how many processes that takes, and what becomes of calls.
 
-use super::{Tree, assert_refuses, call, end_of, environment, word};
+use super::{GO, Tree, assert_refuses, call, end_of, environment, slow_until_go, word};
 use crate::support::{at_rest, end, eventually, http, millis, named, of, ready, secs, signal, sockets};
 use callboard::{
     CallError, CallErrorKind, Client, ControlError, Delivery, Hub, RestartPolicy, ServerConfig, ServerState,
 };
-use callboard_testkit::{HttpScript, HttpStep, Router, Script, SseEvent, UnixScript, results};
+use callboard_testkit::{HttpScript, HttpStep, Router, Script, UnixScript};
 use futures_util::future::join_all;
 use serde_json::json;
 use tokio::task::JoinHandle;
@@ -450,15 +450,7 @@ async fn reconnect_does_not_count_as_an_end_of_the_server() {
 // Over HTTP the next connection is made beside the old one, whose calls may end.
 #[tokio::test]
 async fn replaced_http_server_ends_its_calls_while_the_next_one_serves() {
-    let slow = HttpStep::sse([
-        SseEvent::after(GO),
-        SseEvent::before("tools/call"),
-        SseEvent::result(results::text("old")),
-    ]);
-    let router = Router::modern()
-        .on("tools/call", slow)
-        .on(GO, HttpStep::json(results::complete(json!({}))));
-    let (config, old) = http("docs", router.fallback(HttpStep::serve_all())).await;
+    let (config, old) = http("docs", slow_until_go()).await;
     let (_, new) = http("docs", Router::serve(["2026-07-28"])).await;
     let hub = Hub::builder("suite", "1").server(config.clone()).start().unwrap();
     let client = hub.client("docs").unwrap();
@@ -481,8 +473,6 @@ async fn replaced_http_server_ends_its_calls_while_the_next_one_serves() {
     end(other, &[]).await;
     end(hub, &[]).await;
 }
-
-const GO: &str = "suite/go";
 
 fn spawn_call(client: &Client) -> Calling {
     let client = client.clone();

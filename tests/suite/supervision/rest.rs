@@ -1,12 +1,12 @@
 //! Servers that rest: lazy ones, idle ones that are stopped, and those that must make room for others.
 
-use super::{Tree, call, end_of};
+use super::{GO, Tree, call, end_of, slow_until_go};
 use crate::support::{
     at_rest, end, eventually, form, http, hub_of, input, interim, meanwhile, millis, named, of, processes,
     secs, sockets,
 };
 use callboard::{CallError, CallErrorKind, Client, Delivery, ElicitResult, Hub, ServerState};
-use callboard_testkit::{HttpStep, Router, Script, SseEvent, results};
+use callboard_testkit::{HttpStep, Router, Script, results};
 use futures_util::future::join_all;
 use serde_json::json;
 use std::future::IntoFuture as _;
@@ -162,15 +162,7 @@ async fn call_goes_on_though_its_server_was_stopped_between_its_rounds() {
 // A call on the connection before the last configuration is under way too.
 #[tokio::test]
 async fn stop_of_an_idle_server_leaves_its_calls_on_the_replaced_one() {
-    let slow = HttpStep::sse([
-        SseEvent::after(GO),
-        SseEvent::before("tools/call"),
-        SseEvent::result(results::text("old")),
-    ]);
-    let router = Router::modern()
-        .on("tools/call", slow)
-        .on(GO, HttpStep::json(results::complete(json!({}))));
-    let (config, old) = http("docs", router.fallback(HttpStep::serve_all())).await;
+    let (config, old) = http("docs", slow_until_go()).await;
     let (next, _new) = http("docs", Router::serve(["2026-07-28"])).await;
     let (hub, client) = hub_of(config.clone());
     let mut slow = client.call_tool("slow", json!({})).into_future();
@@ -190,8 +182,6 @@ async fn stop_of_an_idle_server_leaves_its_calls_on_the_replaced_one() {
     end(other, &[]).await;
     end(hub, &[]).await;
 }
-
-const GO: &str = "suite/go";
 
 /// Servers that may be stopped while they are idle, under a limit of two processes.
 fn limited(trees: &[&Tree]) -> (Hub, Vec<Client>) {

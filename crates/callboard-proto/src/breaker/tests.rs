@@ -1,19 +1,12 @@
 //! The table of the circuit, and what counts.
 
 use super::*;
+use crate::at;
 use crate::frame::ErrorObject;
 use crate::protocol::Violation;
 use crate::wire::Refusal;
 use bytes::Bytes;
 use proptest::prelude::*;
-
-fn at() -> Instant {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "a test needs some instant to count from"
-    )]
-    Instant::now()
-}
 
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -1,20 +1,13 @@
 //! The table of the call, and a model that it is compared with.
 
 use super::*;
+use crate::at;
 use crate::frame::RequestId;
 use crate::protocol::Violation;
 use crate::revision::Era;
 use crate::wire::{Down, Refusal};
 use proptest::prelude::*;
 use serde_json::json;
-
-fn at() -> Instant {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "a test needs some instant to count from"
-    )]
-    Instant::now()
-}
 
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -1,16 +1,9 @@
 //! The tables of the opening.
 
 use super::*;
+use crate::at;
 use crate::wire::{ConnectFailure, StartFailure};
 use serde_json::{Value, json};
-
-fn at() -> Instant {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "a test needs some instant to count from"
-    )]
-    Instant::now()
-}
 
 fn config(channel: Channel, started: Instant) -> OpeningConfig {
     OpeningConfig {

@@ -32,11 +32,7 @@ impl Rig {
     }
 
     fn made(channel: Channel, capabilities: ClientCapabilities, keep_alive: Option<KeepAlive>) -> Self {
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "a test needs some instant to count from"
-        )]
-        let now = Instant::now();
+        let now = crate::at();
         let opening = OpeningConfig {
             channel,
             era: EraChoice::Auto,

@@ -2,7 +2,7 @@
 
 use crate::WireMark;
 use bytes::Bytes;
-use callboard_proto::wire::Outgoing;
+use callboard_proto::wire::{Ended, Outgoing};
 use http_body::{Body, Frame, SizeHint};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -40,16 +40,16 @@ impl Wire {
         self.written.load(Ordering::Relaxed)
     }
 
-    /// Gives the message up, unless it may have reached the server; says whether it was in time.
+    /// Gives the message up, unless it may have reached the server; says how far it had come.
     ///
     /// To abort the task that waits for the answer is not enough: until that is dropped, the connection may still take
     /// the message for its own.
-    pub(super) fn withdraw(&self) -> bool {
-        let in_time = !self.is_written();
-        if in_time {
-            self.withdrawn.store(true, Ordering::Relaxed);
+    pub(super) fn withdraw(&self) -> Ended {
+        if self.is_written() {
+            return Ended::AlreadySent;
         }
-        in_time
+        self.withdrawn.store(true, Ordering::Relaxed);
+        Ended::Removed
     }
 
     pub(super) fn forget(&self) {
@@ -184,13 +184,14 @@ mod tests {
             let wire = Arc::new(Wire::new(None));
             let mut upload = Upload::new(message(), Arc::clone(&wire));
 
-            let (in_time, begun) = if given_up_first {
+            let (ended, begun) = if given_up_first {
                 (wire.withdraw(), begin(&mut upload))
             } else {
                 let begun = begin(&mut upload);
                 (wire.withdraw(), begun)
             };
 
+            let in_time = matches!(ended, Ended::Removed);
             assert_eq!((in_time, begun, wire.is_written()), expected);
         }
     }

@@ -172,6 +172,19 @@ fn send_marked(link: &Link, key: Key, params: &str, mark: Mark) -> Arc<Mark> {
     mark
 }
 
+/// Answers a server that asks and asks and reads nothing, until their number ends the connection.
+pub(crate) async fn assert_flood_of_answers_ends(link: &Link, delivered: &mut Delivered) {
+    for sent in 0.. {
+        if !delivered.is_empty() {
+            break;
+        }
+        assert!(sent < 100_000, "nobody counts them");
+        answer(link);
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(delivered.down().await, Down::NotReading);
+}
+
 /// Sends what has no key: an answer to the server, which may find no room.
 pub(crate) fn answer(link: &Link) {
     let message = Outgoing {

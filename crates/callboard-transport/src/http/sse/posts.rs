@@ -44,11 +44,7 @@ impl Entry {
     /// Gives up the POST, and says how far it had come.
     fn abort(&self) -> Ended {
         self.task.abort();
-        if self.wire.withdraw() {
-            Ended::Removed
-        } else {
-            Ended::AlreadySent
-        }
+        self.wire.withdraw()
     }
 }
 
