@@ -97,9 +97,10 @@ pub(crate) struct ServersArgs {
 pub(crate) struct LsArgs {
     /// The server; default: all of them
     pub(crate) server: Option<String>,
-    /// The longest wait for the server to be ready, and for each answer
-    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
-    pub(crate) timeout: Duration,
+    /// The longest wait for the server to be ready, and for each answer; default: 60s, or what the configuration says of
+    /// answers
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(crate) timeout: Option<Duration>,
 }
 
 #[derive(clap::Args)]
@@ -121,14 +122,14 @@ pub(crate) struct CallArgs {
     #[arg(long, value_name = "JSON", allow_hyphen_values = true)]
     pub(crate) args: Option<String>,
     /// The longest wait for the server to be ready, and for the answer; it starts anew once a question of the
-    /// server is answered
-    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
-    pub(crate) timeout: Duration,
+    /// server is answered; default: 60s, or what the configuration says of answers
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(crate) timeout: Option<Duration>,
     /// The longest time for the whole call, questions included; default: 10 minutes, or --timeout if that is longer
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) max_total: Option<Duration>,
     /// What is sent again by itself: never; not-sent, what the server has certainly not run; idempotent, also what may
-    /// have run, where the tool is marked as read-only or idempotent and was listed
+    /// have run, where the server's list of tools marks the tool as read-only or idempotent
     #[arg(long, value_enum, value_name = "POLICY", default_value = "not-sent")]
     pub(crate) retry: Retry,
     /// Show progress on stderr: a bar on a terminal, lines elsewhere

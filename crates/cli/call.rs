@@ -6,7 +6,7 @@ use crate::error::{CliError, Exit};
 use crate::output::{Output, clean, pretty};
 use crate::target;
 use callboard::message::{Blob, ContentBlock, ResourceBody, ResourceContents};
-use callboard::{Call, Client, Era, Hub, Method, Outcome, ToolResult};
+use callboard::{Call, Client, Era, Hub, Method, Outcome, Retry, ToolResult};
 use serde_json::value::RawValue;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -20,8 +20,12 @@ pub(crate) async fn run(
     output: &Output,
 ) -> Result<Exit, CliError> {
     let client = hub.client(&args.server)?;
-    let view = target::ready(&client, args.timeout).await?;
+    let view = target::ready(&client, args.timeout.unwrap_or(target::TIMEOUT)).await?;
     let shown = desk.display().until_dropped();
+    if args.retry.0 == Retry::Idempotent {
+        // The list says whether the tool may run twice. Without it that stays unknown, and nothing is repeated for it.
+        let _ = client.tools().await;
+    }
     let call = client.call_tool(&args.tool, arguments);
     let result = match view.era() {
         Some(Era::Modern) => in_rounds(args, call, &client, desk).await,
@@ -94,7 +98,10 @@ fn prepared<'a>(
     desk: &'a Desk,
     max_total: Option<Duration>,
 ) -> Call<'a, ToolResult> {
-    let mut call = call.timeout(args.timeout).retry(args.retry.0);
+    let mut call = call.retry(args.retry.0);
+    if let Some(limit) = args.timeout {
+        call = call.timeout(limit);
+    }
     if let Some(limit) = max_total {
         call = call.max_total(limit);
     }

@@ -91,8 +91,8 @@ struct Items<T> {
 }
 
 impl Listing {
-    async fn fetch(client: &Client, limit: Duration) -> Result<Self, CliError> {
-        let view = target::ready(client, limit).await?;
+    async fn fetch(client: &Client, limit: Option<Duration>) -> Result<Self, CliError> {
+        let view = target::ready(client, limit.unwrap_or(target::TIMEOUT)).await?;
         let lister = Lister { client, limit };
         let tools = target::may_have(&view, |offers| offers.tools.is_some());
         let resources = target::may_have(&view, |offers| offers.resources.is_some());
@@ -156,8 +156,8 @@ impl Listing {
 /// Pages through lists of one server.
 struct Lister<'a> {
     client: &'a Client,
-    /// For each page.
-    limit: Duration,
+    /// For each page, where one was given.
+    limit: Option<Duration>,
 }
 
 /// The most pages that a list may have before it counts as endless.
@@ -179,7 +179,10 @@ impl Lister<'_> {
         let mut params = json!({});
         let mut seen = HashSet::new();
         for _ in 0..MAX_PAGES {
-            let call = self.client.request(method, &params).timeout(self.limit);
+            let mut call = self.client.request(method, &params);
+            if let Some(limit) = self.limit {
+                call = call.timeout(limit);
+            }
             let page: Page<T> = match call.into_page().await {
                 Ok(page) => page,
                 Err(error)

@@ -13,6 +13,9 @@ const AD_HOC: &str = "_";
 /// The file that is read where none is named.
 const DEFAULT_FILE: &str = "mcp.json";
 
+/// The longest wait for a server where nobody says otherwise.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
+
 /// The longest start that is waited for: a bit longer than the start limit of a server, whose reason says more.
 const LONGEST_START: Duration = Duration::from_secs(65);
 

@@ -36,7 +36,10 @@ fn object(event: &HubEvent) -> Value {
         ),
         HubEvent::Down { reason, next_in, .. } => ("down", ended(reason, *next_in)),
         HubEvent::Parked { reason, next_in, .. } => ("parked", ended(reason, *next_in)),
-        HubEvent::StateChanged { state, .. } => ("state", json!({"state": state.to_string()})),
+        HubEvent::StateChanged { state, reason, .. } => (
+            "state",
+            json!({"state": state.to_string(), "reason": reason.as_deref()}),
+        ),
         HubEvent::CatalogueChanged { catalogue, .. } => ("changed", json!({"list": catalogue.to_string()})),
         HubEvent::ResourceUpdated { uri, .. } => ("updated", json!({"uri": uri.as_ref()})),
         HubEvent::Stderr { line, .. } => ("stderr", json!({"line": line.as_ref()})),

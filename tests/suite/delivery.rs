@@ -3,8 +3,8 @@
 
 use crate::http_ways::tls_before;
 use crate::support::{
-    assert_echo, assert_says, at_rest, end, eventually, http, meanwhile, millis, named, of, processes, ready,
-    secs, told,
+    assert_echo, assert_says, at_rest, end, eventually, http, hub_of, meanwhile, millis, named, of,
+    processes, ready, secs, told,
 };
 use callboard::{Breaker, CallError, CallErrorKind, Client, Delivery, Retry, ServerConfig, ToolResult};
 use callboard_testkit::{HttpScript, HttpStep, Router, Script, SseEvent, results};
@@ -562,3 +562,27 @@ async fn breaker_counts_the_end_of_a_process_once_and_refuses_while_there_is_non
 
 const NONE: [(&str, &str); 0] = [];
 const JSON: [(&str, &str); 1] = [("Content-Type", "application/json")];
+
+#[tokio::test]
+async fn breaker_opens_for_a_server_that_was_never_reached_and_closes_when_it_comes() {
+    let gone = HttpScript::start(Router::new()).await.unwrap();
+    let (address, config) = (gone.address(), ServerConfig::http("shop", &gone.url()).unwrap());
+    gone.stop().await;
+    let breaker = Breaker::after(3).open_for(secs(600));
+    let (hub, client) = hub_of(config.breaker(breaker));
+
+    // The first waits for the server; it is told as soon as three openings have failed, and the next at once.
+    for _ in 0..2 {
+        let error = call(&client, "echo", Retry::NotSent).await.unwrap_err();
+        assert_eq!(error.kind().name(), "circuit_open", "{error}");
+        assert_eq!(error.delivery(), Delivery::NotSent);
+        assert_says(&error, &["`shop`", "refused"]);
+    }
+
+    let server = HttpScript::start_at(address, Router::new().fallback(HttpStep::serve_all()));
+    let server = server.await.unwrap();
+    client.ready().within(secs(40)).await.unwrap();
+    assert_echo(&client, "there").await;
+    assert_eq!(named(&server, "tools/call").len(), 1);
+    end(hub, &[]).await;
+}

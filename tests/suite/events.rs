@@ -65,7 +65,7 @@ async fn pause_before_a_restart_is_told_and_a_server_that_cannot_start_is_parked
     assert_eq!(parked.server().unwrap().as_str(), "missing");
     assert!(parked.to_string().contains("/nonexistent/program"), "{parked}");
     hub.remove("missing").unwrap();
-    let stopped = |event: &HubEvent| matches!(event, HubEvent::StateChanged { server, state: ServerState::Stopped } if server.as_str() == "missing");
+    let stopped = |event: &HubEvent| matches!(event, HubEvent::StateChanged { server, state: ServerState::Stopped, .. } if server.as_str() == "missing");
     until(&mut events, "removed", stopped).await;
     end(hub, &[]).await;
 }

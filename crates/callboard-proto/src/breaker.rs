@@ -214,6 +214,20 @@ impl Circuit {
         }
     }
 
+    /// A connection is open: whatever kept calls away is over.
+    pub fn handle_opened(&mut self) {
+        self.state = State::Closed { failures: 0 };
+    }
+
+    /// A connection could not be opened. While the circuit is open this is as good as a probe, once one is due.
+    pub fn handle_not_opened(&mut self, roll: f64, now: Instant) {
+        let probed = matches!(self.state, State::Open { until, .. } if now >= until);
+        if self.is_closed() || probed {
+            let pass = self.enter(now).unwrap_or(Pass::Ordinary);
+            self.handle_failed(pass, None, roll, now);
+        }
+    }
+
     /// The call that had this pass ended with no word of its server: a probe's place is free again, at once.
     pub fn handle_let_go(&mut self, pass: Pass, now: Instant) {
         if let (State::Probing { since, pause, ticket }, Pass::Probe(of)) = (self.state, pass)

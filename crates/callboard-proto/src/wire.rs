@@ -356,6 +356,8 @@ pub enum Down {
     Io(String),
     /// A transport task ended without a word: panic or abort.
     Vanished,
+    /// It was down already, or its actor failed: whoever says this knows no more.
+    Ended,
 }
 
 /// How a process that ended in order is said to have ended.
@@ -478,7 +480,7 @@ impl Down {
             Self::Stream(failure) => matches!(failure, StreamFailure::Endpoint(_)),
             Self::Closed | Self::Exited { .. } | Self::HungUp => false,
             Self::TooLarge(_) | Self::NotReading | Self::Silent { .. } => false,
-            Self::Io(_) | Self::Vanished => false,
+            Self::Io(_) | Self::Vanished | Self::Ended => false,
         }
     }
 }
@@ -525,6 +527,7 @@ impl fmt::Display for Down {
             }
             Self::Io(text) => f.write_str(text),
             Self::Vanished => f.write_str("a transport task ended without a reason"),
+            Self::Ended => f.write_str("it had just ended"),
         }
     }
 }

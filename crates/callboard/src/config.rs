@@ -260,8 +260,9 @@ impl ServerConfig {
     }
 
     /// Every server of an `mcpServers` file, as other hosts write it: `command`, `args`, `env` and `cwd`, or `url` and
-    /// `headers`, and `type` (`stdio`, `http`, `sse`, `unix`). A server with `"disabled": true` is left out; other members are
-    /// ignored, and `${…}` is not expanded.
+    /// `headers`, and `type` (`stdio`, `http`, `sse`, `unix`); beside that `start` (`eager`, `lazy`), `restart` (`permanent`,
+    /// `transient`, `temporary`), and `idle_stop`, `keep_alive` and `timeout` in seconds. A server with `"disabled": true` is left
+    /// out; other members are ignored, and `${…}` is not expanded.
     ///
     /// # Errors
     ///

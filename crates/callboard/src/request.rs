@@ -831,7 +831,7 @@ impl Handler<ReqEvent> for Request {
         inner.slot.trap.spring(Place::RequestHandler);
         match event {
             ReqEvent::Settled(outcome) => inner.over(outcome),
-            ReqEvent::Down => inner.over(Outcome::Down(Down::Vanished)),
+            ReqEvent::Down => inner.over(Outcome::Down(Down::Ended)),
             ReqEvent::Progress { key, params } => inner.progress(key, params),
             ReqEvent::Pause => inner.exchange.handle_pause(clock::now().into_std()),
             ReqEvent::Resume => inner.exchange.handle_resume(clock::now().into_std()),

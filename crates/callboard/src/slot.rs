@@ -331,6 +331,17 @@ impl Slot {
         })
     }
 
+    /// For the supervisor, before it publishes what follows: a connection is open, or could not be opened for this
+    /// reason.
+    pub(crate) fn note_opening(&self, outcome: Result<(), &Arc<str>>) {
+        if let Some(breaker) = &self.state.borrow().gate.breaker {
+            match outcome {
+                Ok(()) => breaker.opened(),
+                Err(reason) => breaker.not_opened(reason),
+            }
+        }
+    }
+
     /// Whether a call is on the wire, or waits to be.
     pub(crate) fn is_busy(&self) -> bool {
         self.state.borrow().gate.is_busy()
@@ -465,6 +476,7 @@ impl Slot {
                 | Phase::Connecting { .. }
                 | Phase::Negotiating { .. }
                 | Phase::Restarting { .. } => {
+                    state.gate.check_breaker()?;
                     // The sender lives in `self`.
                     let _ = states.changed().await;
                 }

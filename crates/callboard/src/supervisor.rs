@@ -513,6 +513,9 @@ impl Supervisor {
         if matches!(lived, Lived::NeverOpen | Lived::Outage) && !says(|failure| failure.kind.is_transient()) {
             child.known = child.known.forgotten();
         }
+        if matches!(lived, Lived::NeverOpen | Lived::Outage) {
+            child.slot.note_opening(Err(&reason));
+        }
         child.slot.publish(|state| state.failure = failure);
         if !child.config.restart.restarts(normal) {
             let policy = child.config.restart.name();

@@ -244,6 +244,31 @@ fn failures_of_the_transport_alone_count() {
     }
 }
 
+#[test]
+fn openings_that_fail_open_the_circuit_and_one_that_succeeds_closes_it() {
+    let (mut circuit, start) = (Circuit::new(breaker()), at());
+    circuit.handle_not_opened(1.0, start);
+    assert_eq!(circuit.look(start), Ok(()), "one of two");
+    circuit.handle_not_opened(1.0, start);
+    let next = |circuit: &Circuit| circuit.look(start).unwrap_err().next;
+    assert_eq!(next(&circuit), Some(start + 4 * SECOND));
+
+    // Before its time it is no probe; then it is one, and the pause doubles.
+    circuit.handle_not_opened(1.0, start + SECOND);
+    assert_eq!(next(&circuit), Some(start + 4 * SECOND));
+    circuit.handle_not_opened(1.0, start + 4 * SECOND);
+    assert_eq!(next(&circuit), Some(start + 12 * SECOND));
+
+    // A call that probes is not overtaken by it.
+    let probe = circuit.enter(start + 12 * SECOND).unwrap();
+    circuit.handle_not_opened(1.0, start + 12 * SECOND);
+    assert_eq!(next(&circuit), None);
+
+    circuit.handle_opened();
+    circuit.handle_failed(probe, None, 1.0, start + 12 * SECOND);
+    assert!(circuit.is_closed(), "and the probe is one failure as any other");
+}
+
 proptest! {
     /// In whatever order calls come and go: while the circuit is not closed, at most one is through that was let go
     /// since it opened, and once all are gone it lets somebody through after its pause.

@@ -124,7 +124,9 @@ impl Life {
                 Ok(read) if !read.is_zero() => Ok(read),
                 _ => Err(ConfigError::Server {
                     server: name.to_owned(),
-                    reason: format!("its `{key}` is {seconds}; give a number of seconds above 0"),
+                    reason: format!(
+                        "its `{key}` is {seconds:e}; give a number of seconds, above 0 and below 1e19"
+                    ),
                 }),
             };
             value.map(read).transpose()

@@ -48,6 +48,8 @@ pub enum HubEvent {
         server: ServerName,
         /// Its state from here on.
         state: ServerState,
+        /// Why, in words, where it rests or is stopped.
+        reason: Option<Arc<str>>,
     },
     /// A server says that one of its lists is another than before. However often it says so, there is one event
     /// until it is read.
@@ -174,6 +176,10 @@ impl HubEvent {
             other => Self::StateChanged {
                 server,
                 state: ServerState::of(other),
+                reason: match other {
+                    Phase::Idle { reason } | Phase::Stopped { reason } => Some(Arc::clone(reason)),
+                    _ => None,
+                },
             },
         })
     }
@@ -287,6 +293,11 @@ impl fmt::Display for HubEvent {
             Self::Parked { reason, next_in, .. } => {
                 write!(f, "parked, tried again in {next_in:.1?}: {reason}")
             }
+            Self::StateChanged {
+                state,
+                reason: Some(reason),
+                ..
+            } => write!(f, "{state}: {reason}"),
             Self::StateChanged { state, .. } => state.fmt(f),
             Self::CatalogueChanged { catalogue, .. } => write!(f, "its {catalogue} have changed"),
             Self::ResourceUpdated { uri, .. } => write!(f, "updated {uri}"),
@@ -359,7 +370,7 @@ mod tests {
                 Phase::Idle {
                     reason: "lazy".into(),
                 },
-                "s: idle",
+                "s: idle: lazy",
             ),
             (Phase::Connecting { after: None }, "s: connecting"),
             (Phase::Negotiating { after: None }, "s: negotiating"),
@@ -384,7 +395,7 @@ mod tests {
                 Phase::Stopped {
                     reason: "it was removed".into(),
                 },
-                "s: stopped",
+                "s: stopped: it was removed",
             ),
         ];
         for (from, (before, _)) in phases.iter().enumerate() {

@@ -174,6 +174,7 @@ mod tests {
         HubEvent::StateChanged {
             server: server.parse().unwrap(),
             state: ServerState::Connecting,
+            reason: None,
         }
     }
 

@@ -142,6 +142,22 @@ impl Circuit {
         }
     }
 
+    /// A connection is open.
+    pub(crate) fn opened(&self) {
+        if self.is_open() {
+            self.change(|inner| inner.machine.handle_opened());
+        }
+    }
+
+    /// None could be opened.
+    pub(crate) fn not_opened(&self, reason: &Arc<str>) {
+        let (now, roll) = (clock::now().into_std(), chance::roll());
+        self.change(|inner| {
+            inner.machine.handle_not_opened(roll, now);
+            inner.reason = Arc::clone(reason);
+        });
+    }
+
     fn verdict(&self, outcome: &Outcome) -> Verdict {
         match (self.counts, outcome) {
             (Counts::Transport, outcome) => Verdict::of(outcome),

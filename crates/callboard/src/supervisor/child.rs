@@ -192,6 +192,7 @@ impl Child {
         let opened_in = clock::now().into_std() - self.started;
         let info = Arc::new(ServerInfo::read(opened, transport, opened_in));
         info!(server = %self.slot.name, revision = %opened.revision, transport = transport.name(), generation = self.generation, "server is up");
+        self.slot.note_opening(Ok(()));
         self.slot.publish(|state| {
             state.phase = match draining {
                 true => Phase::Draining { conn, info },
