@@ -3,7 +3,7 @@
 use crate::support::{at_rest, end, eventually, http, processes, secs, shell};
 use actix::{Actor, Addr, Context, Handler, ResponseFuture, System};
 use callboard::{Catalogue, Client, EventKind, Events, Hub, HubEvent, ServerConfig, ServerState, States};
-use callboard_testkit::{HttpStep, Router, Script, SseEvent, results};
+use callboard_testkit::{HttpStep, Router, Script, SseEvent, StdioScript, results};
 use serde_json::json;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -143,12 +143,7 @@ async fn what_comes_on_the_stream_of_a_call_is_told_too() {
 // FR-032
 #[tokio::test]
 async fn flood_of_words_costs_a_subscriber_who_never_reads_a_bounded_buffer_and_the_call_nothing() {
-    let script = Script::modern()
-        .expect("tools/call")
-        .flood(LOG, 10_000)
-        .answer(done())
-        .serve();
-    let (config, server) = processes("files", &[script]);
+    let (config, server) = flooding(LOG, 10_000);
     let (hub, events) = empty();
     let mut all = events;
     let mut few = hub.events().kinds([EventKind::Log]).buffer(10);
@@ -178,12 +173,7 @@ async fn flood_of_words_costs_a_subscriber_who_never_reads_a_bounded_buffer_and_
 // FR-069
 #[tokio::test]
 async fn two_hundred_changes_of_a_list_during_a_call_are_one_event() {
-    let script = Script::modern()
-        .expect("tools/call")
-        .flood(TOOLS_CHANGED, 200)
-        .answer(done())
-        .serve();
-    let (config, server) = processes("files", &[script]);
+    let (config, server) = flooding(TOOLS_CHANGED, 200);
     let (hub, events) = empty();
     let mut events = events.kinds([EventKind::Catalogue]);
 
@@ -320,12 +310,7 @@ async fn actor_gets_the_events_and_the_end_last() {
 
 #[tokio::test]
 async fn actor_that_is_slow_has_one_event_in_its_mailbox_and_misses_what_is_too_much() {
-    let script = Script::modern()
-        .expect("tools/call")
-        .flood(LOG, 10_000)
-        .answer(done())
-        .serve();
-    let (config, server) = processes("files", &[script]);
+    let (config, server) = flooding(LOG, 10_000);
     let (hub, events) = empty();
     let reader = Reader::start(0);
     events
@@ -426,6 +411,12 @@ async fn state(states: &mut States, what: &str, is_it: impl Fn(&ServerState) -> 
         panic!("the states ended before: {what}");
     });
     assert!(waited.await.is_ok(), "within 10 s: {what}");
+}
+
+/// A server whose process says this so many times during a call, before it answers.
+fn flooding(notification: &str, times: usize) -> (ServerConfig, StdioScript) {
+    let script = Script::modern().expect("tools/call").flood(notification, times);
+    processes("files", &[script.answer(done()).serve()])
 }
 
 /// An actor of a program, in a System of its own, that takes a turn for each event.

@@ -281,11 +281,11 @@ impl Connection {
     }
 
     /// Closes once nothing is under way any more.
-    fn close_if_drained(&mut self) {
-        let idle = self.protocol.in_flight() == 0 && self.asked.is_empty();
-        if self.draining.is_some() && idle {
+    fn close_if_drained(&mut self, context: &mut Context<Self>) {
+        if self.draining.is_some() && self.protocol.in_flight() == 0 && self.asked.is_empty() {
             self.draining = None;
             self.close();
+            self.carry_out(context);
         }
     }
 
@@ -493,8 +493,7 @@ impl Handler<ConnMsg> for Connection {
             ConnMsg::Test(act) => (act.0)(self),
         }
         self.carry_out(context);
-        self.close_if_drained();
-        self.carry_out(context);
+        self.close_if_drained(context);
         self.set_timer();
         self.handled += 1;
         if self.handled.is_multiple_of(TURN) {

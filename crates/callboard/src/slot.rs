@@ -308,13 +308,15 @@ impl Slot {
         changed
     }
 
+    /// For the supervisor.
+    pub(crate) fn set_phase(&self, phase: Phase) {
+        self.publish(|state| state.enter(phase));
+    }
+
     /// For the supervisor: it takes no calls from here on.
     pub(crate) fn stop(&self, reason: &str) {
-        self.publish(|state| {
-            state.phase = Phase::Stopped {
-                reason: reason.into(),
-            };
-            state.since = clock::now();
+        self.set_phase(Phase::Stopped {
+            reason: reason.into(),
         });
     }
 
@@ -324,8 +326,7 @@ impl Slot {
         self.publish_if(|state| {
             let rests = !state.gate.is_busy();
             if rests {
-                state.phase = Phase::Idle { reason };
-                state.since = clock::now();
+                state.enter(Phase::Idle { reason });
             }
             rests
         })
@@ -639,6 +640,12 @@ impl Gate {
 pub(crate) const RESERVE: usize = 16;
 
 impl SlotState {
+    /// It is in this phase from now on.
+    pub(crate) fn enter(&mut self, phase: Phase) {
+        self.phase = phase;
+        self.since = clock::now();
+    }
+
     /// The state in words, with what led to it.
     pub(crate) fn reason(&self) -> String {
         match &self.phase {

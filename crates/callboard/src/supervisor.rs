@@ -228,7 +228,7 @@ impl Supervisor {
         slot.publish(|state| state.failure = None);
         match child.goal {
             Goal::Run => {
-                child.set_phase(Phase::Connecting { after: None });
+                child.slot.set_phase(Phase::Connecting { after: None });
                 self.start(slot.id);
             }
             Goal::Rest | Goal::Disabled | Goal::Gone => {}
@@ -251,25 +251,23 @@ impl Supervisor {
             }
             Order::Reconnect | Order::Restart => {
                 child.goal = Goal::Run;
-                match &child.live {
+                match (&child.live, order) {
+                    (Some(live), Order::Reconnect) if live.closing => {}
                     // Several of them make one attempt.
-                    Some(live) if order == Order::Reconnect && !live.closing && live.ready.is_none() => {
-                        return Ok(());
-                    }
-                    Some(live) if order == Order::Reconnect && live.closing => {}
-                    Some(_) if order == Order::Reconnect => child.close(),
-                    Some(_) => child.kill(),
-                    None => {}
+                    (Some(live), Order::Reconnect) if live.ready.is_none() => return Ok(()),
+                    (Some(_), Order::Reconnect) => child.close(),
+                    (Some(_), _) => child.kill(),
+                    (None, _) => {}
                 }
                 // An end that was asked for is no crash: nothing is said of one.
                 if child.live.is_some() {
-                    child.set_phase(Phase::Connecting { after: None });
+                    child.slot.set_phase(Phase::Connecting { after: None });
                 }
                 self.start(slot.id);
             }
             Order::Disable => {
                 child.goal = Goal::Disabled;
-                child.set_phase(Phase::Disabled);
+                child.slot.set_phase(Phase::Disabled);
                 child.close();
                 self.settle(slot.id);
             }
@@ -279,7 +277,7 @@ impl Supervisor {
                     child.rest(UNCALLED.into());
                 } else {
                     child.goal = Goal::Run;
-                    child.set_phase(Phase::Connecting { after: None });
+                    child.slot.set_phase(Phase::Connecting { after: None });
                     self.start(slot.id);
                 }
             }
@@ -520,7 +518,7 @@ impl Supervisor {
         if !child.config.restart.restarts(normal) {
             let policy = child.config.restart.name();
             warn!(%server, %reason, policy, "server has ended");
-            return child.set_phase(Phase::Stopped {
+            return child.slot.set_phase(Phase::Stopped {
                 reason: format!(
                     "it has ended, {reason}; its restart policy is `{policy}`, `reconnect` starts it again"
                 )
@@ -532,7 +530,7 @@ impl Supervisor {
             Decision::Restart { attempt, wait } => {
                 warn!(%server, %reason, attempt, ?wait, "server is down");
                 child.slot.publish(|state| state.restarts += 1);
-                child.set_phase(Phase::Restarting {
+                child.slot.set_phase(Phase::Restarting {
                     attempt,
                     at: now + wait,
                     reason,
@@ -548,7 +546,7 @@ impl Supervisor {
                     why => format!("{why}, the last time after: {reason}").into(),
                 };
                 error!(%server, %reason, next = ?wait, "server is parked");
-                child.set_phase(Phase::Parked {
+                child.slot.set_phase(Phase::Parked {
                     reason,
                     at: now + wait,
                 });
@@ -605,8 +603,7 @@ impl Supervisor {
             child.slot.publish(|state| {
                 if let Phase::Ready { conn, info } = &state.phase {
                     let (conn, info) = (Arc::clone(conn), Arc::clone(info));
-                    state.phase = Phase::Draining { conn, info };
-                    state.since = clock::now();
+                    state.enter(Phase::Draining { conn, info });
                 }
             });
         }
@@ -650,7 +647,7 @@ impl Child {
     /// It has no connection, and will have none until it is called.
     fn rest(&mut self, reason: Arc<str>) {
         self.goal = Goal::Rest;
-        self.set_phase(Phase::Idle { reason });
+        self.slot.set_phase(Phase::Idle { reason });
     }
 
     /// Ends its connection until it is called again, unless something is asked of it at this moment.
@@ -710,12 +707,8 @@ impl Handler<SupMsg> for Supervisor {
             } => self.exited(&slot, generation, exit),
             SupMsg::Due { slot, generation } => self.due(&slot, generation),
             SupMsg::Uncount { slot, start } => {
-                if self.children.get(&slot.id).is_some_and(|child| {
-                    child
-                        .counted
-                        .as_ref()
-                        .is_some_and(|counted| counted.start == start)
-                }) {
+                let child = self.children.get(&slot.id);
+                if child.is_some_and(|child| child.is_counted(start)) {
                     self.uncount(slot.id);
                 }
             }

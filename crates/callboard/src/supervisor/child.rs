@@ -93,13 +93,6 @@ impl Child {
         }
     }
 
-    pub(super) fn set_phase(&self, phase: Phase) {
-        self.slot.publish(|state| {
-            state.phase = phase;
-            state.since = clock::now();
-        });
-    }
-
     /// It is going to be connected: says why it was not, where that was not asked for.
     pub(super) fn set_connecting(&self) {
         self.slot.publish(|state| {
@@ -108,8 +101,7 @@ impl Child {
                 Phase::Connecting { after } | Phase::Negotiating { after } => after.clone(),
                 _ => None,
             };
-            state.phase = Phase::Connecting { after };
-            state.since = clock::now();
+            state.enter(Phase::Connecting { after });
         });
     }
 
@@ -161,8 +153,7 @@ impl Child {
                     Phase::Connecting { after } => after.clone(),
                     _ => None,
                 };
-                state.phase = Phase::Negotiating { after };
-                state.since = clock::now();
+                state.enter(Phase::Negotiating { after });
             });
         }
     }
@@ -194,12 +185,11 @@ impl Child {
         info!(server = %self.slot.name, revision = %opened.revision, transport = transport.name(), generation = self.generation, "server is up");
         self.slot.note_opening(Ok(()));
         self.slot.publish(|state| {
-            state.phase = match draining {
+            state.enter(match draining {
                 true => Phase::Draining { conn, info },
                 false => Phase::Ready { conn, info },
-            };
+            });
             state.failure = None;
-            state.since = clock::now();
         });
         if let Some(limit) = self.config.idle_stop {
             self.watch_for_idleness(limit, supervisor);
@@ -262,6 +252,13 @@ impl Child {
         let before = self.draining.len();
         self.draining.retain(|conn| conn.generation != generation);
         self.draining.len() < before
+    }
+
+    /// Whether this start of it holds a place under the cap.
+    pub(super) fn is_counted(&self, start: u64) -> bool {
+        self.counted
+            .as_ref()
+            .is_some_and(|counted| counted.start == start)
     }
 
     pub(super) fn is_over(&self) -> bool {
